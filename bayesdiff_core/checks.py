@@ -1,0 +1,35 @@
+"""Refusals: each says what was given, what was expected and what to do."""
+
+import torch
+
+
+class BayesDiffError(ValueError):
+    """Input that cannot give a true number."""
+
+
+def finite(name: str, tensor: torch.Tensor) -> None:
+    if not torch.isfinite(tensor).all():
+        bad = int((~torch.isfinite(tensor)).sum())
+        raise BayesDiffError(f"{name}: {bad} of {tensor.numel()} values are NaN or infinite, finite"
+                             " ones were expected. Try a higher precision (fp32) or other inputs.")
+
+
+def at_least(name: str, value: float, least: float) -> None:
+    if not value >= least:
+        raise BayesDiffError(f"{name} is {value}, at least {least} was expected.")
+
+
+def positive(name: str, value: float) -> None:
+    if not value > 0:
+        raise BayesDiffError(f"{name} is {value}, a number above 0 was expected.")
+
+
+def decreasing(sigmas: torch.Tensor) -> None:
+    values = [float(s) for s in sigmas]
+    if len(values) < 2:
+        raise BayesDiffError(f"sigmas holds {len(values)} values, at least 2 were expected (a start"
+                             " and an end).")
+    for i, (now, after) in enumerate(zip(values, values[1:])):
+        if not now > after >= 0:
+            raise BayesDiffError(f"sigmas must fall and never be negative, but sigmas[{i}] = {now:g}"
+                                 f" is followed by {after:g}. Use a scheduler that denoises.")

@@ -1,0 +1,91 @@
+"""The record, trajectory variance, and the appendix's continuous-time terms."""
+
+import pytest
+import torch
+
+from bayesdiff_core.checks import BayesDiffError
+from bayesdiff_core.continuous import continuous_terms
+from bayesdiff_core.trajectory import TrajectoryRecorder, TrajectoryVariance, kept_steps
+
+
+def recorded(steps=10, limit=2**30, deviations=2):
+    shape = torch.Size((3, 2, 4, 4))
+    recorder = TrajectoryRecorder(torch.linspace(1, 0, steps + 1), shape, deviations, [7, 8, 9],
+                                  limit)
+    for step in range(steps + 1):
+        state = torch.full(shape, float(step))
+        recorder.add(step, state, state + 0.5, state.expand(deviations, *shape))
+    return recorder.trajectory()
+
+
+def test_all_steps_are_kept_where_they_fit():
+    trajectory = recorded()
+    assert trajectory.steps.tolist() == list(range(11))
+    assert trajectory.mean[4].unique().item() == 4 and trajectory.variance[4].unique().item() == 4.5
+    assert trajectory.deviations.shape == (11, 2, 3, 2, 4, 4)
+    assert trajectory.seeds.tolist() == [7, 8, 9]
+
+
+def test_size_stays_under_the_limit_and_is_stated():
+    one_step = 4 * 96 * 4  # mean, variance and two deviations of 96 floats
+    trajectory = recorded(limit=5 * one_step)
+    assert trajectory.steps.tolist() == [0, 2, 5, 8, 10]
+    assert 5 * one_step < trajectory.nbytes < 5 * one_step + 500
+    assert trajectory.mean[trajectory.position(5)].unique().item() == 5
+
+
+def test_record_is_a_copy_that_later_writes_do_not_reach():
+    shape = torch.Size((1, 1, 2, 2))
+    recorder = TrajectoryRecorder(torch.tensor([1.0, 0.0]), shape, 0, [1])
+    state = torch.zeros(shape)
+    recorder.add(0, state, state, state.expand(0, *shape))
+    recorder.add(1, state, state, state.expand(0, *shape))
+    state += 1
+    assert recorder.trajectory().mean.count_nonzero() == 0
+
+
+def test_trajectory_variance_is_the_variance_of_the_last_denoised():
+    denoised = torch.randn(12, 2, 3, 4, 4, dtype=torch.float64)
+    tail = TrajectoryVariance(12, last=5)
+    for step, estimate in enumerate(denoised):
+        tail.add(step, estimate)
+    assert torch.allclose(tail.variance(), denoised[-5:].var(0, unbiased=False))
+
+
+def test_continuous_terms_of_constants_are_their_integrals():
+    times = torch.linspace(0, 2, 2001, dtype=torch.float64)
+    one = torch.ones_like(times)
+    wide = torch.ones(2001, 3, dtype=torch.float64)
+    terms = continuous_terms(times, 0.5 * one, 2 * one, 4 * one, 3 * wide, 5 * wide, 7 * wide)
+    expected = [2 * 0.25 * 3 * 2**2 / 2,  # 2 f^2 V T^2 / 2
+                2 * 0.125 * 3 * 2**3 / 6,  # 2 f^3 V T^3 / 6
+                -2 * 0.5 * 4 / 4 * 5 * 2, 16 / 16 * 7 * 2, 4 * 2]
+    for term, value in zip(terms, expected):
+        assert term.flatten()[0].item() == pytest.approx(value, rel=1e-5)
+
+
+def test_continuous_terms_depend_on_the_unit_of_time():
+    """Why the expression is a diagnostic only: seconds or minutes must not matter, and they do."""
+    times = torch.linspace(0, 1, 101, dtype=torch.float64)
+    one, wide = torch.ones_like(times), torch.ones(101, 1, dtype=torch.float64)
+    seconds = continuous_terms(times, 0.1 * one, one, one, wide, wide, wide)
+    # the same process on a clock that runs twice as fast: rates halve, g^2 too
+    slow = continuous_terms(2 * times, 0.05 * one, one / 2**0.5, one, wide, wide, wide)
+    assert seconds.diffusion.item() == pytest.approx(slow.diffusion.item())
+    assert seconds.drift.item() == pytest.approx(slow.drift.item())
+    assert seconds.prediction.item() != pytest.approx(slow.prediction.item(), rel=0.3)
+
+
+@pytest.mark.parametrize("refused, words", [
+    (lambda: recorded(limit=1000), "MiB"),
+    (lambda: recorded(limit=5000).position(1), "keeps"),
+    (lambda: kept_steps(10, 100, 150), "limit"),
+    (lambda: TrajectoryVariance(10, 11), "the last 11"),
+    (lambda: TrajectoryVariance(10, 1), "last steps is 1"),
+    (lambda: TrajectoryVariance(10, 5).variance(), "steps seen is 0"),
+    (lambda: TrajectoryRecorder(torch.tensor([1.0, 0.0]), torch.Size((2, 1)), 0, [1]), "1 seeds"),
+    (lambda: continuous_terms(*[torch.ones(3)] * 6, torch.ones(2)), "gamma2 has 2"),
+])
+def test_bad_input_is_refused_by_name(refused, words):
+    with pytest.raises(BayesDiffError, match=words):
+        refused()
