@@ -1,0 +1,146 @@
+#!/usr/bin/env python
+"""Everything a developer or a newcomer runs. Standard library only.
+
+    python run.py demo                  the main job in a real ComfyUI
+    python run.py test                  all tests (or: core host server browser)
+    python run.py serve                 ComfyUI with this pack, in your browser
+    python run.py bench accuracy        a benchmark of benchmarks/
+    python run.py setup                 only set up
+"""
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+
+if sys.version_info < (3, 10):  # before any import that needs it
+    sys.exit(f"Python 3.10 or newer is needed, this is {sys.version.split()[0]}:"
+             " run it with another, for example python3.12 run.py")
+
+from tools import browser, environment, server
+from tools.places import REPOSITORY, cache_folder
+
+TIERS = ["core", "host", "server", "browser"]
+
+
+def main() -> int:
+    options = _parse()
+    signal.signal(signal.SIGTERM, _stop)  # a polite kill cleans up as Ctrl-C does
+    try:
+        host = environment.host_folder(options.host_version)
+        python = environment.python_for(host)
+        return options.command(options, host, python) or 0
+    except (environment.SetupError, browser.BrowserMissing, server.ServerFailed) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return 130
+
+
+def setup(options, host, python) -> None:
+    print(f"ComfyUI  {host}\nPython   {python}")
+
+
+def demo(options, host, python) -> int:
+    return _run(python, ["-m", "tools.demo"], host)
+
+
+def test(options, host, python) -> int:
+    """Core tests run where no host can be imported, which proves that the core needs none."""
+    tiers = TIERS if options.tiers in ([], ["all"]) else options.tiers
+    if options.no_browser:
+        tiers = [tier for tier in tiers if tier != "browser"]
+    environ = {}
+    if "browser" in tiers:
+        environ["BAYESDIFF_CHROMIUM"] = browser.chromium()
+    failed = []
+    for tier in tiers:
+        print(f"== {tier} tests on {host.name}", flush=True)
+        code = _run(python, ["-m", "pytest", f"tests/{tier}", "--rootdir", "tests", "-c",
+                             "tests/pytest.ini", *options.pytest_options],
+                    None if tier == "core" else host, environ)
+        if code:
+            failed.append(tier)
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return len(failed)
+
+
+def serve(options, host, python) -> None:
+    with server.running(host, python, cache_folder() / "serve", port=options.port,
+                        on_cpu=options.cpu, log=None) as address:
+        print(f"\nComfyUI with BayesDiff: {address}   (Ctrl-C stops it)", flush=True)
+        server.wait()
+
+
+def bench(options, host, python) -> int:
+    names = sorted(p.stem.removeprefix("bench_") for p in REPOSITORY.glob("benchmarks/bench_*.py"))
+    if options.name not in names:
+        raise environment.SetupError(f"no benchmark {options.name!r}: choose one of {names}")
+    return _run(python, ["-m", f"benchmarks.bench_{options.name}", *options.rest], host)
+
+
+def _run(python, arguments, host, environ=None) -> int:
+    environ = {**os.environ, **(environ or {}), "PYTHONUNBUFFERED": "1"}
+    environ.pop("BAYESDIFF_HOST", None)
+    if host is not None:
+        environ["BAYESDIFF_HOST"] = str(host)
+    process = subprocess.Popen([str(python), *arguments], cwd=REPOSITORY, env=environ)
+    try:
+        return process.wait()
+    except KeyboardInterrupt:
+        _let_finish(process)
+        raise
+
+
+def _stop(*_) -> None:
+    raise KeyboardInterrupt
+
+
+def _let_finish(process: subprocess.Popen) -> None:
+    """It may have a server to stop. A terminal's Ctrl-C reached it too; a signal to us did not."""
+    for send, seconds in [(None, 5), (process.terminate if os.name == "nt" else
+                                      lambda: process.send_signal(signal.SIGINT), 20)]:
+        if send:
+            send()
+        try:
+            process.wait(timeout=seconds)
+            return
+        except subprocess.TimeoutExpired:
+            pass
+    process.kill()
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(required=True, metavar="command")
+
+    def command(function, summary):
+        sub = commands.add_parser(function.__name__, help=summary)
+        sub.set_defaults(command=function)
+        sub.add_argument("--host-version", metavar="X.Y.Z",
+                         help=f"ComfyUI version (default: COMFYUI_PATH if set, else"
+                              f" {environment.DEFAULT_HOST}); one of {', '.join(environment.HOSTS)}")
+        return sub
+
+    command(setup, "make the environment and unpack the host, then stop")
+    command(demo, "run the main job and write pictures to output/")
+    tests = command(test, "run the tests")
+    tests.add_argument("tiers", nargs="*", choices=[*TIERS, "all", []], default=[],
+                       help="which tiers (default: all)")
+    tests.add_argument("--no-browser", action="store_true", help="leave the browser tier out")
+    tests.add_argument("-k", dest="pytest_options", type=lambda words: ["-k", words], default=[],
+                       help="only tests whose name matches")
+    serving = command(serve, "start ComfyUI with this pack")
+    serving.add_argument("--port", type=int, default=8188, help="port (default: 8188)")
+    serving.add_argument("--cpu", action="store_true", help="do not use a GPU")
+    benching = command(bench, "run a benchmark")
+    benching.add_argument("name", help="which one")
+    benching.add_argument("rest", nargs=argparse.REMAINDER, help="options of the benchmark")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,17 @@
+"""ComfyUI in this process, on the CPU: for tests and tools, never for the pack."""
+
+import os
+import sys
+
+
+def enter_host() -> None:
+    """Makes the host that BAYESDIFF_HOST names importable. Call it before comfy is imported.
+
+    Its folder goes first on sys.path: it has a module `nodes`, and so has the checkout.
+    """
+    folder = os.environ.get("BAYESDIFF_HOST")
+    if not folder:
+        sys.exit("no ComfyUI is named (BAYESDIFF_HOST): start this through run.py")
+    sys.path.insert(0, folder)
+    import comfy.cli_args
+    comfy.cli_args.args.cpu = True  # read once, when comfy.model_management is imported
