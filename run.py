@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 
-if sys.version_info < (3, 10):  # before any import that needs it
+if sys.version_info < (3, 10):  # noqa: UP036 - before any import that needs it
     sys.exit(f"Python 3.10 or newer is needed, this is {sys.version.split()[0]}:"
              " run it with another, for example python3.12 run.py")
 
@@ -101,16 +101,19 @@ def _stop(*_) -> None:
 
 def _let_finish(process: subprocess.Popen) -> None:
     """It may have a server to stop. A terminal's Ctrl-C reached it too; a signal to us did not."""
-    for send, seconds in [(None, 5), (process.terminate if os.name == "nt" else
-                                      lambda: process.send_signal(signal.SIGINT), 20)]:
-        if send:
-            send()
-        try:
-            process.wait(timeout=seconds)
-            return
-        except subprocess.TimeoutExpired:
-            pass
-    process.kill()
+    if _ended(process, 5):
+        return
+    process.send_signal(signal.CTRL_C_EVENT if os.name == "nt" else signal.SIGINT)
+    if not _ended(process, 20):
+        process.kill()
+
+
+def _ended(process: subprocess.Popen, seconds: float) -> bool:
+    try:
+        process.wait(timeout=seconds)
+        return True
+    except subprocess.TimeoutExpired:
+        return False
 
 
 def _parse() -> argparse.Namespace:
@@ -121,12 +124,13 @@ def _parse() -> argparse.Namespace:
         sub = commands.add_parser(function.__name__, help=summary)
         sub.set_defaults(command=function)
         sub.add_argument("--host-version", metavar="X.Y.Z",
-                         help=f"ComfyUI version (default: COMFYUI_PATH if set, else"
-                              f" {environment.DEFAULT_HOST}); one of {', '.join(environment.HOSTS)}")
+                         help="ComfyUI version (default: COMFYUI_PATH if set, else"
+                              f" {environment.DEFAULT_HOST}); one of"
+                              f" {', '.join(environment.HOSTS)}")
         return sub
 
     command(setup, "make the environment and unpack the host, then stop")
-    command(demo, "run the main job and write pictures to output/")
+    command(demo, "run the main job in a real ComfyUI")
     tests = command(test, "run the tests")
     tests.add_argument("tiers", nargs="*", choices=[*TIERS, "all", []], default=[],
                        help="which tiers (default: all)")

@@ -21,7 +21,7 @@ from tools.places import cache_folder
 NETS = {
     "emoji": ("emoji", "eps", 6000),
     "fashion": ("fashion", "eps", 5000),
-    "cifar-flow": ("cifar", "flow", 6000),
+    "cifar-flow": ("cifar", "flow", 3500),
 }
 SIZE = 16
 CLASSES = 10

@@ -100,7 +100,8 @@ def python_for(host: Path) -> Path:
             _make_venv(part)
             # Packages of the base stay visible, so that only what differs is installed.
             (_site_packages(part) / "base.pth").write_text(f"{_site_packages(base)}\n")
-            _pip(_python_in(part), "install", "--quiet", "-c", _constraints(part), "-r", str(wanted))
+            _pip(_python_in(part), "install", "--quiet", "-c", _constraints(part), "-r",
+                 str(wanted))
             part.replace(layer)
     return _python_in(layer)
 
@@ -115,8 +116,9 @@ def _base_environment(pinned: Path) -> Path:
     target.parent.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(target.parent).free / 1e9
     if free < SPACE_NEEDED_GB:
-        raise SetupError(f"{target.parent} has {free:.1f} GB free and set-up needs {SPACE_NEEDED_GB}:"
-                         " make room, or point BAYESDIFF_CACHE at a larger disk")
+        raise SetupError(f"{target.parent} has {free:.1f} GB free and set-up needs"
+                         f" {SPACE_NEEDED_GB}: make room, or point BAYESDIFF_CACHE at a larger"
+                         " disk")
     with _built_aside(target) as part:
         _say("1/4 virtual environment")
         _make_venv(part)

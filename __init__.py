@@ -1,0 +1,23 @@
+"""ComfyUI-BayesDiff: per-pixel uncertainty of diffusion models."""
+
+import os
+
+import folder_paths
+from comfy_api.latest import ComfyExtension, io
+
+# Before the node modules are imported: their file lists ask for this folder.
+folder_paths.add_model_folder_path("llla", os.path.join(folder_paths.models_dir, "llla"))
+folder_paths.folder_names_and_paths["llla"][1].add(".safetensors")
+
+from .nodes.model_info import BayesDiffModelInfo  # noqa: E402
+
+WEB_DIRECTORY = "./web"
+
+
+class BayesDiffExtension(ComfyExtension):
+    async def get_node_list(self) -> list[type[io.ComfyNode]]:
+        return [BayesDiffModelInfo]
+
+
+async def comfy_entrypoint() -> BayesDiffExtension:
+    return BayesDiffExtension()

@@ -1,0 +1,80 @@
+"""The settings that accuracy is measured under; each names a truth in the cache."""
+
+import functools
+from typing import NamedTuple
+
+import torch
+
+from bayesdiff_core import rules
+from benchmarks import brute_force, denoiser, nets
+
+IMAGES = 16
+TRAJECTORIES = 128
+TUNED_ON = "fashion"  # estimators were chosen on this net; the other nets only report
+
+
+class Setting(NamedTuple):
+    net: str
+    sampler: str
+    steps: int
+    cfg: float
+    meaning: str = "independent"
+
+
+SETTINGS = [Setting(net, sampler, 25, cfg, meaning)
+            for net in nets.NETS
+            for meaning, sampler, cfg in [("independent", "ddim", 1.0), ("independent", "ddim", 3.0),
+                                          ("independent", "dpm_solver_2", 1.0),
+                                          ("independent", "dpm_solver_2", 3.0),
+                                          ("shared", "ddim", 1.0)]]
+
+
+class Scene(NamedTuple):
+    """All that an estimator needs."""
+
+    denoiser: denoiser.Denoiser
+    x: torch.Tensor
+    sigmas: torch.Tensor
+    rule: object
+
+    @property
+    def plain_evaluations(self) -> int:
+        """Network evaluations of the plain sampler."""
+        levels = [float(s) for s in self.sigmas]
+        calls = sum(2 if self.rule(a, b).to_mid else 1 for a, b in zip(levels, levels[1:]))
+        return calls * self.denoiser.plain_evaluations
+
+
+@functools.cache
+def _net_and_posterior(name: str):
+    net = nets.load(name)
+    with torch.no_grad():
+        return net, denoiser.fit(name, net)
+
+
+def scene(setting: Setting) -> Scene:
+    net, posterior = _net_and_posterior(setting.net)
+    sigmas = denoiser.sigmas(net, setting.steps)
+    x = sigmas[0] * torch.randn(IMAGES, net.channels, nets.SIZE, nets.SIZE,
+                                generator=torch.Generator().manual_seed(100))
+    rule = rules.ddim if setting.sampler == "ddim" \
+        else functools.partial(rules.dpm_solver_2, flow=net.kind == "flow")
+    labels = torch.arange(IMAGES) % nets.CLASSES
+    return Scene(denoiser.Denoiser(net, labels, setting.cfg, posterior), x, sigmas, rule)
+
+
+def truth(setting: Setting, given: Scene):
+    key = f"{setting} {nets.weights(setting.net).name} {IMAGES} v1"
+    return brute_force.variance(key, given.denoiser, given.x, given.sigmas, given.rule,
+                                setting.meaning, TRAJECTORIES)
+
+
+if __name__ == "__main__":  # python -m benchmarks.settings NET: the truths of one net
+    import sys
+    import time
+    torch.set_num_threads(1)
+    for chosen in SETTINGS:
+        if chosen.net in sys.argv[1:]:
+            started = time.time()
+            truth(chosen, scene(chosen))
+            print(chosen, f"{time.time() - started:.0f} s", flush=True)

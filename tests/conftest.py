@@ -1,0 +1,42 @@
+"""Fixtures of more than one tier. Nothing heavy is imported before a test asks for it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tools import server as real_server
+from tools.places import REPOSITORY
+
+
+@pytest.fixture(scope="session")
+def host() -> Path:
+    folder = os.environ.get("BAYESDIFF_HOST")
+    if not folder:
+        pytest.exit("no ComfyUI is named: run these tests with python run.py test", returncode=2)
+    return Path(folder)
+
+
+class Server(NamedTuple):
+    address: str
+    log: Path
+    base: Path
+
+
+@pytest.fixture(scope="session")
+def server(host, tmp_path_factory) -> Server:
+    """A real ComfyUI with this pack and the tiny models, one for all tests."""
+    base = tmp_path_factory.mktemp("comfyui")
+    write_tiny_models(host, base / "models" / "diffusion_models")
+    log = base / "server.log"
+    with real_server.running(host, Path(sys.executable), base, log=log) as address:
+        yield Server(address, log, base)
+
+
+def write_tiny_models(host: Path, folder: Path) -> None:
+    """In another process, as the host's modules would not leave this one again."""
+    subprocess.run([sys.executable, "-m", "tools.tiny_models", str(folder)], check=True,
+                   cwd=REPOSITORY, env={**os.environ, "BAYESDIFF_HOST": str(host)})

@@ -1,0 +1,96 @@
+"""ComfyUI in this process, with the pack loaded by ComfyUI's own loader."""
+
+import asyncio
+import importlib
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from tools.in_process import enter_host
+from tools.places import REPOSITORY
+
+enter_host()
+
+import folder_paths  # noqa: E402
+
+import nodes as host_nodes  # noqa: E402
+from tools import tiny_models  # noqa: E402
+
+SIZES = {"sd15": (4, 8, 8), "sd3": (16, 9, 7), "flux": (16, 9, 7), "wan": (16, 3, 5, 6)}
+STEPS = 3
+
+
+@pytest.fixture(scope="session")
+def pack():
+    """The modules of the pack, under the name that the host gives them."""
+    assert asyncio.run(host_nodes.load_custom_node(str(REPOSITORY))), "the host refused the pack"
+    root = str(REPOSITORY).replace(".", "_x_")
+    module = {name: importlib.import_module(f"{root}.nodes.{name}") for name in
+              ["host.last_layers", "host.tap", "host.sampling", "host.prediction", "model_info"]}
+    return SimpleNamespace(
+        root=sys.modules[root], model_info=module["model_info"],
+        **{name.removeprefix("host."): value for name, value in module.items() if "." in name},
+        BayesDiffError=module["host.tap"].BayesDiffError)
+
+
+@pytest.fixture(scope="session")
+def load_model(tmp_path_factory):
+    """Loads a tiny model by the stock loader; "sd15_v" is sd15 through ModelSamplingDiscrete."""
+    folder = tmp_path_factory.mktemp("diffusion_models")
+    folder_paths.add_model_folder_path("diffusion_models", str(folder))
+    loaded = {}
+
+    def load(name):
+        if name == "sd15_v":
+            from comfy_extras.nodes_model_advanced import ModelSamplingDiscrete
+            return ModelSamplingDiscrete().patch(load("sd15"), "v_prediction", False)[0]
+        if name not in loaded:
+            path = tiny_models.write(name, folder)
+            loaded[name], = host_nodes.UNETLoader().load_unet(path.name, "default")
+        return loaded[name]
+
+    return load
+
+
+class Case:
+    """One way to sample, run by the stock node or by us."""
+
+    def __init__(self, name, model, pack):
+        self.model, self.pack, self.name = model, pack, name.removesuffix("_v")
+        self.positive, self.negative = self.prompt(1), self.prompt(2)
+        self.latent = {"samples": self.random(1, *SIZES[self.name], seed=3)}
+        self.cfg, self.denoise, self.sampler = 4.0, 1.0, "euler"
+
+    def prompt(self, seed, tokens=5):
+        return [[self.random(1, tokens, tiny_models.CONTEXT[self.name], seed=seed),
+                 {"pooled_output": self.random(1, tiny_models.POOLED, seed=seed)}]]
+
+    @staticmethod
+    def random(*shape, seed):
+        return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+    def options(self):
+        return (7, STEPS, self.cfg, self.sampler, "normal", self.positive, self.negative,
+                self.latent)
+
+    def stock(self):
+        return host_nodes.common_ksampler(self.model, *self.options(), denoise=self.denoise)[0]
+
+    def observed(self, observer=None):
+        """Our result, and the calls the observer saw."""
+        calls = []
+        result = self.pack.sampling.sample(self.model, observer or calls.append, *self.options(),
+                                           denoise=self.denoise)
+        return result, calls
+
+    def layer(self):
+        """The last layer's record and its module."""
+        record = self.pack.last_layers.last_layer_of(self.model)
+        return record, self.model.get_model_object(record.path)
+
+
+@pytest.fixture
+def case(pack, load_model):
+    return lambda name: Case(name, load_model(name), pack)

@@ -1,0 +1,63 @@
+"""The pack as the host sees it."""
+
+import ast
+import asyncio
+import json
+
+import folder_paths
+import pytest
+
+from tools.places import REPOSITORY
+
+SOURCES = [REPOSITORY / "__init__.py", *sorted((REPOSITORY / "nodes").rglob("*.py")),
+           *sorted((REPOSITORY / "bayesdiff_core").rglob("*.py"))]
+
+
+@pytest.fixture
+def node_classes(pack):
+    extension = asyncio.run(pack.root.comfy_entrypoint())
+    return asyncio.run(extension.get_node_list())
+
+
+def test_model_folder_llla_is_registered_for_safetensors(pack):
+    assert [path.rsplit("llla")[-1] for path in folder_paths.get_folder_paths("llla")] == [""]
+    assert folder_paths.folder_names_and_paths["llla"][1] == {".safetensors"}
+
+
+def test_every_node_is_named_placed_described_and_documented(node_classes):
+    for node in node_classes:
+        schema = node.GET_SCHEMA()
+        assert schema.node_id.startswith("BayesDiff_") and schema.category == "bayesdiff"
+        assert schema.display_name and schema.description
+        assert (REPOSITORY / "web" / "docs" / f"{schema.node_id}.md").is_file()
+        for port in [*schema.inputs, *schema.outputs]:
+            assert port.tooltip, f"{schema.node_id}: {port} has no tooltip"
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_every_node_and_port_is_in_each_locale(node_classes, language):
+    path = REPOSITORY / "locales" / language / "nodeDefs.json"
+    words = json.loads(path.read_text(encoding="utf-8"))
+    for node in node_classes:
+        schema = node.GET_SCHEMA()
+        entry = words[schema.node_id]
+        assert list(entry["inputs"]) == [port.id for port in schema.inputs]
+        assert len(entry["outputs"]) == len(schema.outputs)
+
+
+def test_pack_exports_the_v3_entry_only(pack):
+    assert not hasattr(pack.root, "NODE_CLASS_MAPPINGS")
+    assert (REPOSITORY / pack.root.WEB_DIRECTORY).is_dir()
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(REPOSITORY)))
+def test_source_is_plain(path):
+    """ASCII, no print, and node classes that tools which read the source can find."""
+    tree = ast.parse(path.read_bytes().decode("ascii"))
+    names = {node.func.id for node in ast.walk(tree)
+             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    assert not names & {"print", "eval", "exec"}
+
+
+def test_pack_knows_the_hosts_own_nodes_module_from_its_own(pack):
+    assert hasattr(pack.sampling.host_nodes, "common_ksampler")
