@@ -17,7 +17,7 @@ from torch import nn
 from benchmarks import images
 from tools.places import cache_folder
 
-# net -> data set, kind, iterations. `emoji` is the one estimators were tuned on; the others report.
+# net -> data set, kind, iterations
 NETS = {
     "emoji": ("emoji", "eps", 6000),
     "fashion": ("fashion", "eps", 5000),
