@@ -35,7 +35,7 @@ def bayesdiff(predict: Predict, predict_with_posterior: PredictWithPosterior, x:
               sample_eps: bool = True) -> Moments:
     """Algorithm 2; Algorithm 1 where the schedule holds every step.
 
-    sample_eps draws eps_t from the posterior predictive on uncertain steps, as the paper does, which
+    sample_eps draws eps_t from the posterior predictive on uncertain steps, as the paper does, and
     changes the picture; without it the picture is the plain sampler's.
     """
     checks.decreasing(sigmas)
@@ -73,8 +73,8 @@ def bayesdiff(predict: Predict, predict_with_posterior: PredictWithPosterior, x:
             mean_d = d_i.mean(0)
             covariance = ((x_i - mean) * d_i).mean(0)  # eq. mc, summed so that equal x_i give 0
         added = gamma2 if uncertain else 0.0
-        variance = step.a**2 * variance + 2 * step.a * step.b * now.printed_covariance * covariance \
-            + step.b**2 * added + step.c**2
+        cross = 2 * step.a * step.b * now.printed_covariance * covariance
+        variance = step.a**2 * variance + cross + step.b**2 * added + step.c**2
         negative.append((variance < 0).float().mean().item())
         variance = variance.clamp(min=0)
         mean = step.mean(mean, mean_d)

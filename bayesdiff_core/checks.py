@@ -31,5 +31,6 @@ def decreasing(sigmas: torch.Tensor) -> None:
                              " and an end).")
     for i, (now, after) in enumerate(zip(values, values[1:])):
         if not now > after >= 0:
-            raise BayesDiffError(f"sigmas must fall and never be negative, but sigmas[{i}] = {now:g}"
-                                 f" is followed by {after:g}. Use a scheduler that denoises.")
+            raise BayesDiffError("sigmas must fall and never be negative, but"
+                                 f" sigmas[{i}] = {now:g} is followed by {after:g}. Use a scheduler"
+                                 " that denoises.")

@@ -1,15 +1,16 @@
 """Deviations: K offsets from the picture, carried beside it by the sampler itself. The default.
 
 The picture's path stays as it is. Each deviation delta is one more item of the sampler's batch, at
-x + delta, so any sampler that is linear in (x, denoised) propagates it, multistep ones included; all
-that it needs is an answer at every call:
+x + delta, so any sampler that is linear in (x, denoised) propagates it, multistep ones included;
+all that it needs is an answer at every call:
 
     denoised(x + delta) - denoised(x) = Delta_D,  plus the posterior's own part
 
 - At a node, Delta_D is measured with the network, a few deviations in one batched call.
-- Between nodes it stays as measured, and noise that came in since (`fresh`) keeps a share of itself.
-  True noise keeps the directions that the picture can move in and loses the others; the one share
-  stands for both. Keeping nothing, as if the network removed all noise, loses most of the variance.
+- Between nodes it stays as measured, and noise that came in since (`fresh`) keeps a share of
+  itself. True noise keeps the directions that the picture can move in and loses the others; the
+  one share stands for both. Keeping nothing, as if the network removed all noise, loses most of
+  the variance.
 
 independent: every call adds gamma times random signs, the paper's meaning. Signs, because a sign's
 square is exactly 1. The noise that matters comes in two bands: early, which becomes a few smooth
@@ -167,7 +168,7 @@ class Deviations:
         return (deviations - denoised - KEPT * fresh / max(signal, 1e-3)) / sigma
 
     def _signs(self, count: int, x: torch.Tensor) -> torch.Tensor:
-        """count x B x ..., each image from its own generator, so that its batch mates do not matter."""
+        """count x B x ..., each image from its own generator: its batch mates do not matter."""
         shape = (count, *x.shape[1:])
         signs = [torch.randint(0, 2, shape, generator=g) for g in self._generators]
         return (torch.stack(signs, dim=1) * 2 - 1).to(x)
@@ -186,8 +187,8 @@ class Deviations:
 
 
 def smoothed(variance: torch.Tensor) -> torch.Tensor:
-    """A light 3 x 3 mean over the last two axes: few deviations leave pixel noise, which this trades
-    for a little blur. Keeps 0 and a constant as they are."""
+    """A light 3 x 3 mean over the last two axes: few deviations leave pixel noise, which this
+    trades for a little blur. Keeps 0 and a constant as they are."""
     kernel = variance.new_tensor([NEIGHBOUR, 1.0, NEIGHBOUR])
     kernel = (kernel[:, None] * kernel)[None, None]
     planes = variance.reshape(-1, 1, *variance.shape[-2:])

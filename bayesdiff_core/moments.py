@@ -20,7 +20,7 @@ def moment_iteration(predict: Predict, predict_with_posterior: PredictWithPoster
                      schedule: Collection[int], probes: int, generator: torch.Generator) -> Moments:
     """The plain sampler's path and the variance beside it, a diagonal Gaussian at every step.
 
-    Probes are sent on the scheduled steps; between them a pixel contracts as it did at the last one.
+    Probes are sent on the scheduled steps; between them a pixel contracts as it last did.
     """
     checks.decreasing(sigmas)
     checks.at_least("number of probes", probes, 1)

@@ -22,7 +22,7 @@ STRUCTURES = ("full", "diagonal")
 
 
 class LastLayer(NamedTuple):
-    """Shape of the last affine layer: a linear map of tokens, or a stride-1 zero-padded convolution."""
+    """Shape of the last affine layer: a linear map of tokens, or a zero-padded convolution."""
 
     features: int
     kernel: int = 0  # 0: linear on tokens B x N x C; odd k: k x k convolution on B x C x H x W
@@ -55,8 +55,8 @@ def unfold(phi: torch.Tensor, layer: LastLayer) -> torch.Tensor:
 
 
 def guided_features(cond: torch.Tensor, uncond: torch.Tensor, scale: float) -> torch.Tensor:
-    """The CFG output uncond + scale (cond - uncond) is linear in the same weights, so its feature is
-    combined the same way. Treating the branches as independent would be wrong."""
+    """The CFG output uncond + scale (cond - uncond) is linear in the same weights, so its feature
+    is combined the same way. Treating the branches as independent would be wrong."""
     return uncond + scale * (cond - uncond)
 
 
@@ -146,7 +146,7 @@ class DiagonalPosterior:
         return _apply(phi.square(), self.variance[None], self.layer).clamp(min=0)
 
     def draws(self, count: int, outputs: int, generator: torch.Generator) -> torch.Tensor:
-        """Weight deviations dW ~ N(0, Sigma): count x outputs x inputs. The weights stay as they are."""
+        """Weight deviations dW ~ N(0, Sigma), count x outputs x inputs; the weights stay."""
         return _standard_draws(count, outputs, self.layer, generator) * self.variance.sqrt().float()
 
 
@@ -180,7 +180,7 @@ class FullPosterior:
         return _fill_in(total, every, phi.shape[-2:]) if every > 1 and self.layer.kernel else total
 
     def draws(self, count: int, outputs: int, generator: torch.Generator) -> torch.Tensor:
-        """Weight deviations dW ~ N(0, Sigma): count x outputs x inputs. The weights stay as they are."""
+        """Weight deviations dW ~ N(0, Sigma), count x outputs x inputs; the weights stay."""
         return _standard_draws(count, outputs, self.layer, generator) @ self.factor.float()
 
 

@@ -25,7 +25,7 @@ class Step(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """A whole step. With a midpoint, d is predicted at sigma_mid, in the state `to_mid` leads to."""
+    """A whole step. With a midpoint, d is predicted there, in the state that `to_mid` leads to."""
 
     step: Step
     sigma_mid: float | None = None
@@ -67,7 +67,8 @@ def dpm_solver_2(sigma: float, sigma_next: float, flow: bool = False) -> Rule:
 
 
 def ddpm(sigma: float, sigma_next: float) -> Rule:
-    """DDPM: alpha'_t = (1 + sigma_next^2) / (1 + sigma^2), beta_t = 1 - alpha'_t; no noise at the end."""
+    """DDPM: alpha'_t = (1 + sigma_next^2) / (1 + sigma^2), beta_t = 1 - alpha'_t; the last step
+    adds no noise."""
     variance = _beta(sigma, sigma_next) * (1 + sigma_next**2) if sigma_next > 0 else 0.0
     return Rule(Step(1.0, (sigma_next**2 - sigma**2) / sigma, math.sqrt(variance)))
 
@@ -78,8 +79,9 @@ def analytic_dpm(sigma: float, sigma_next: float, noise_energy: float) -> Rule:
     noise_energy = (1 - bar alpha_t) Gamma_t = E ||d||^2 / dimension, see NoiseEnergy.
     """
     if not 0 <= noise_energy <= 1.5:
-        raise BayesDiffError(f"noise energy is {noise_energy}, the mean square of a noise prediction,"
-                             " from 0 to about 1, was expected: fit the posterior again.")
+        raise BayesDiffError(f"noise energy is {noise_energy}, the mean square of a noise"
+                             " prediction, from 0 to about 1, was expected: fit the posterior"
+                             " again.")
     if sigma_next == 0:
         return ddpm(sigma, sigma_next)
     bar, bar_next = 1 / (1 + sigma**2), 1 / (1 + sigma_next**2)
@@ -95,7 +97,7 @@ def reverse_sde_euler(sigma: float, sigma_next: float) -> Rule:
 
 
 def discretised_sde(f: float, g: float, sigma: float) -> Rule:
-    """eq. disc, for any drift f and diffusion g of one step, in the coordinates these are given in."""
+    """eq. disc, for any drift f and diffusion g of one step, in the coordinates of these."""
     return Rule(Step(1.0 - f, -(g**2) / sigma, g))
 
 

@@ -1,4 +1,4 @@
-"""Which steps are uncertain: the paper's schedule t~ (section 3.3). Steps count from 0, the noisiest."""
+"""Which steps are uncertain: the paper's schedule t~ (section 3.3). Step 0 is the noisiest."""
 
 import math
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""What a sampled trajectory leaves behind: a record on the CPU, and the free variance of its tail."""
+"""What a sampled trajectory leaves behind: a record, and the free variance of its tail."""
 
 from typing import NamedTuple
 
@@ -83,7 +83,8 @@ class TrajectoryVariance:
     def __init__(self, steps: int, last: int):
         checks.at_least("number of last steps", last, 2)
         if last > steps:
-            raise BayesDiffError(f"the last {last} steps were asked for, the sampler takes {steps}.")
+            raise BayesDiffError(f"the last {last} steps were asked for, the sampler takes"
+                                 f" {steps}: ask for fewer.")
         self._first, self._count, self._mean, self._sum = steps - last, 0, 0.0, 0.0
 
     def add(self, step: int, denoised: torch.Tensor) -> None:

@@ -73,8 +73,7 @@ def main() -> None:
         halves = agreement(first, second)
         for name, estimate in ESTIMATORS[setting.meaning].items():
             rows.append(_row(setting, scene, name, estimate, truth, halves))
-            print({k: rows[-1][k] for k in ("net", "sampler", "cfg", "estimator", "calls_ratio",
-                                            "score_logcorr", "pixel_corr", "sum_ratio")}, flush=True)
+            print(*rows[-1].values(), flush=True)
     write("accuracy", rows, images=settings.IMAGES, trajectories=settings.TRAJECTORIES,
           seeds=SEEDS, tuned_on=settings.TUNED_ON)
 
@@ -99,7 +98,7 @@ def _row(setting: Setting, scene: Scene, name, estimate, truth, halves) -> dict:
 
 
 def agreement(estimate: torch.Tensor, truth: torch.Tensor) -> tuple[float, float, float]:
-    """Correlation of log sums over images, mean correlation of pixels in an image, ratio of sums."""
+    """Correlation of log sums over images, mean correlation inside an image, ratio of sums."""
     sums, true_sums = (v.flatten(1).sum(1) for v in (estimate, truth))
     floor = torch.finfo(sums.dtype).tiny
     score = _correlation(sums.clamp(min=floor).log(), true_sums.log())

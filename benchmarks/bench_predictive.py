@@ -5,6 +5,7 @@ have the right size; their values are random, so the loss is measured on the tra
 Writes benchmarks/results/predictive.json.
 """
 
+import functools
 import statistics
 import sys
 import time
@@ -33,8 +34,9 @@ def main() -> None:
 @torch.no_grad()
 def cost_rows(repeats: int) -> list[dict]:
     host_on_path()
-    from comfy.ldm.modules.diffusionmodules.openaimodel import UNetModel
     import comfy.ops
+    from comfy.ldm.modules.diffusionmodules.openaimodel import UNetModel
+
     from bayesdiff_core.posterior import FeatureStatistics, LastLayer, posterior
 
     torch.manual_seed(0)
@@ -58,7 +60,7 @@ def cost_rows(repeats: int) -> list[dict]:
         caught.clear()
         times["call"].append(_seconds(lambda: unet(x, t, context=context)))
         for name, way in ways.items():
-            times[name].append(_seconds(lambda: way(caught[0])))
+            times[name].append(_seconds(functools.partial(way, caught[0])))
     call = statistics.median(times["call"])
     return [{"model": "sd15-size, latent 64x64, fp32, batch 1", "way": name,
              "time_ratio": round(statistics.median(times[name]) / call, 5)} for name in ways]

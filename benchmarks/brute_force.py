@@ -1,4 +1,4 @@
-"""The truth that estimators are measured against: many trajectories, no closure, empirical variance.
+"""The truth that estimators are measured against: many trajectories and their empirical variance.
 
 independent: the noise prediction gets fresh noise of variance gamma^2 at every call (the paper's).
 shared: one draw of the last layer's weights for the whole trajectory (what a posterior means).
@@ -29,7 +29,7 @@ def trajectories(denoiser: Denoiser, x, sigmas, rule, meaning: str, count: int,
             outputs = denoiser.with_posterior(x[:1].repeat(batch, 1, 1, 1), levels[0])[1].outputs
             draws = denoiser.posterior.draws(AT_ONCE, outputs, generator)
 
-        def predict(at, sigma):
+        def predict(at, sigma, draws=draws):
             d, predictive = denoiser.with_posterior(at, sigma)
             if draws is None:
                 noise = torch.randn(d.shape, generator=generator)

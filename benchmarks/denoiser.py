@@ -1,9 +1,15 @@
-"""A bench net in the host's frame: d(x, sigma) = (x - denoised) / sigma, guided, with a posterior."""
+"""A bench net in the host's frame, d(x, sigma) = (x - denoised) / sigma, with a posterior."""
 
 import torch
 
-from bayesdiff_core.posterior import (FeatureStatistics, LastLayer, Posterior, Predictive,
-                                      guided_features, posterior)
+from bayesdiff_core.posterior import (
+    FeatureStatistics,
+    LastLayer,
+    Posterior,
+    Predictive,
+    guided_features,
+    posterior,
+)
 from benchmarks import images, nets
 
 
@@ -75,7 +81,7 @@ def fit(name: str, net, latents: int = 2048, seed: int = 7, **numbers) -> Poster
 
 
 def sigmas(net, steps: int) -> torch.Tensor:
-    """The host's `normal` scheduler for eps nets, `simple` for flow: steps + 1 levels, ending in 0."""
+    """As the host's `normal` scheduler for eps nets and `simple` for flows: steps + 1 levels."""
     if net.kind == "flow":
         return torch.linspace(1, 0, steps + 1)
     levels = nets.eps_sigmas()

@@ -45,7 +45,8 @@ def _shrink(images: torch.Tensor, size: int) -> torch.Tensor:
 def _emoji(size: int) -> tuple[torch.Tensor, torch.Tensor]:
     images, labels = [], []
     with tarfile.open(_package("emoji")) as archive:  # gzip: read once, in the archive's order
-        wanted = (m for m in archive if "/img/google/64/" in m.name or m.name.endswith("/emoji.json"))
+        wanted = (m for m in archive
+                  if "/img/google/64/" in m.name or m.name.endswith("/emoji.json"))
         files = {m.name.rsplit("/", 1)[-1]: archive.extractfile(m).read() for m in wanted}
     entries = json.loads(files["emoji.json"])
     categories = sorted({e["category"] for e in entries})

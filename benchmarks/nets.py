@@ -136,7 +136,7 @@ def output(net: nn.Module, phi: torch.Tensor) -> torch.Tensor:
 
 
 def inputs(net: nn.Module, x: torch.Tensor, sigma: torch.Tensor):
-    """What the network sees of x at noise level sigma (B), as the host's ModelSampling scales it."""
+    """What the network sees of x at noise levels sigma (B), scaled as the host does."""
     if net.kind == "eps":
         return x / (1 + sigma**2).sqrt()[:, None, None, None], sigma.log() / 4
     return x, sigma

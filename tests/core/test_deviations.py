@@ -76,7 +76,8 @@ def test_picture_is_the_plain_samplers_bit_for_bit(rule, meaning):
 @MEANINGS
 def test_zero_posterior_gives_a_zero_variance(rule, meaning):
     net, sigmas = ToyNet(temperature=0.0), levels(8)
-    assert run(net, sigmas, rule, generous(sigmas, meaning, 3), meaning).variance.count_nonzero() == 0
+    result = run(net, sigmas, rule, generous(sigmas, meaning, 3), meaning)
+    assert result.variance.count_nonzero() == 0
 
 
 @RULES
@@ -91,9 +92,8 @@ def test_many_deviations_and_nodes_are_brute_force(rule, meaning):
 def test_few_deviations_and_nodes_keep_the_scale_of_brute_force():
     net, sigmas = ToyNet(temperature=0.02), levels(25)
     truth = brute_force(net, sigmas, by_rule(rules.ddim), "independent")
-    estimates = [run(net, sigmas, rules.ddim, dv.plan(sigmas, 12), first=i).variance for i in (0, 2)]
-    assert 0.5 < estimates[0].sum() / truth.sum() < 2
-    assert not torch.equal(estimates[0], estimates[1])
+    estimate = run(net, sigmas, rules.ddim, dv.plan(sigmas, 12)).variance
+    assert 0.5 < estimate.sum() / truth.sum() < 2
 
 
 def test_flow_is_brute_force_too():

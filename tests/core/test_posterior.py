@@ -114,7 +114,8 @@ def test_full_and_diagonal_agree_with_laplace_torch_on_a_linear_layer():
         variance = covariance.diagonal(dim1=-2, dim2=-1) if covariance.ndim == 3 else covariance
         made = llla.posterior(statistics, structure, prior_precision=3.0, noise_variance=0.25)
         ours = made.predictive_variance(phi[:7, None])[:, 0]
-        assert torch.allclose(ours.expand_as(variance).float(), variance.detach().float(), rtol=1e-4)
+        expected = variance.detach().float()
+        assert torch.allclose(ours.float().expand_as(expected), expected, rtol=1e-4)
 
 
 def test_statistics_do_not_depend_on_batching_and_merge():

@@ -9,7 +9,7 @@ from bayesdiff_core.posterior import FeatureStatistics, LastLayer, Predictive, p
 
 
 class ToyNet:
-    """A random two-layer convolutional net on B x C x 6 x 6, in float64, with a fitted posterior."""
+    """A random two-layer convolutional net on B x C x 6 x 6 with a fitted posterior; float64."""
 
     def __init__(self, channels=2, temperature=1.0, structure="full", seed=0):
         generator = torch.Generator().manual_seed(seed)
