@@ -40,6 +40,7 @@ def bayesdiff(predict: Predict, predict_with_posterior: PredictWithPosterior, x:
     """
     checks.decreasing(sigmas)
     checks.at_least("Monte Carlo sample size S", samples, 1)
+    checks.at_least("number of uncertain steps", len(schedule), 1)
     mean, variance, negative = x, torch.zeros_like(x), []
 
     def noise(like: torch.Tensor) -> torch.Tensor:

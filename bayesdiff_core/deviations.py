@@ -92,7 +92,9 @@ def node_levels(sigmas: torch.Tensor, count: int, flow: bool = False) -> tuple[f
 class Deviations:
     """The answers a sampler's extra items get, call by call. One object serves one run."""
 
-    def __init__(self, plan: Plan, meaning: str, seeds: list[int], flow: bool = False):
+    def __init__(self, plan: Plan, meaning: str, seeds: list[int], flow: bool = False,
+                 weight_seed: int = 0):
+        """seeds: one an image, for its noise; weight_seed: for the weights, which images share."""
         if meaning not in MEANINGS:
             raise BayesDiffError(f"meaning is {meaning!r}, one of {MEANINGS} was expected.")
         if meaning == "shared" and plan.late:
@@ -103,7 +105,7 @@ class Deviations:
         self._generators = [torch.Generator().manual_seed(seed) for seed in seeds]
         self._nodes = list(plan.nodes)
         self._measured = False  # the late deviations, or all of the shared ones, at the last call
-        self._draws = None
+        self._weight_seed, self._draws = weight_seed, None
         self._frozen = (0.0, 0.0)  # Delta_D and Delta_eps of the early deviations at their node
 
     @property
@@ -133,11 +135,8 @@ class Deviations:
         answer = torch.cat([early_d, late_d])
         if self.meaning == "shared":
             return answer + self._from_weights(predictive)
-        spread = predictive.variance().sqrt()
-        gathering = early_d if self._nodes else late_d  # early until its last node
-        first = 0 if self._nodes else self.plan.early
-        noise = self._signs(len(gathering), x) * spread
-        answer[first:first + len(gathering)] += noise
+        gathering = slice(0, len(early)) if self._nodes else slice(len(early), None)
+        answer[gathering] += self._signs(len(answer[gathering]), x) * predictive.variance().sqrt()
         return answer
 
     def _signal(self, sigma: float) -> float:
@@ -174,9 +173,9 @@ class Deviations:
         return (torch.stack(signs, dim=1) * 2 - 1).to(x)
 
     def _from_weights(self, predictive: Predictive) -> torch.Tensor:
-        if self._draws is None:  # one posterior sample is one model: the same for all images
-            self._draws = predictive.posterior.draws(self.count, predictive.outputs,
-                                                     self._generators[0])
+        if self._draws is None:
+            self._draws = predictive.posterior.draws(
+                self.count, predictive.outputs, torch.Generator().manual_seed(self._weight_seed))
         return predictive.deviations(self._draws)
 
     def variance(self, deviations: torch.Tensor, smooth: bool = True) -> torch.Tensor:

@@ -24,6 +24,7 @@ def moment_iteration(predict: Predict, predict_with_posterior: PredictWithPoster
     """
     checks.decreasing(sigmas)
     checks.at_least("number of probes", probes, 1)
+    checks.at_least("number of uncertain steps", len(schedule), 1)
     variance = torch.zeros_like(x)
     gain = torch.zeros_like(x)  # d(denoised)/dx of each pixel; 0 suits the high noise of the start
 

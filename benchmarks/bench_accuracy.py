@@ -24,7 +24,8 @@ def with_deviations(share: float, meaning: str = "independent") -> Callable[[Sce
         budget = int(share * scene.plain_evaluations / net.plain_evaluations)
         make = deviations.plan if meaning == "independent" else deviations.shared_plan
         seeds = [1000 * seed + i for i in range(len(scene.x))]
-        riding = deviations.Deviations(make(scene.sigmas, budget, flow), meaning, seeds, flow)
+        riding = deviations.Deviations(make(scene.sigmas, budget, flow), meaning, seeds, flow,
+                                       weight_seed=seed)
         return deviations.sample_with_deviations(net, net.with_posterior, scene.x, scene.sigmas,
                                                  scene.rule, riding)
     return estimate

@@ -144,11 +144,12 @@ def test_a_deviation_of_a_zero_posterior_stays_on_its_image():
     assert variance.count_nonzero() == 0
 
 
-def test_an_images_variance_does_not_depend_on_its_batch_mates():
+@MEANINGS
+def test_an_images_variance_does_not_depend_on_its_batch_mates(meaning):
     net, sigmas = ToyNet(), levels(12)
-    plan = dv.plan(sigmas, 10)
-    together = run(net, sigmas, rules.ddim, plan, batch=4).variance
-    alone = run(net, sigmas, rules.ddim, plan, batch=1, first=2).variance
+    plan = (dv.plan if meaning == "independent" else dv.shared_plan)(sigmas, 10)
+    together = run(net, sigmas, rules.ddim, plan, meaning, batch=4).variance
+    alone = run(net, sigmas, rules.ddim, plan, meaning, batch=1, first=2).variance
     assert torch.allclose(together[2:3], alone, rtol=1e-9)
 
 

@@ -123,6 +123,7 @@ def test_variance_is_never_negative_where_the_papers_iteration_is(rule):
 
 @pytest.mark.parametrize("change, words", [
     ({"samples": 0}, "S is 0"),
+    ({"schedule": ()}, "uncertain steps is 0"),
     ({"sigmas": torch.tensor([1.0, 1.0, 0.0])}, r"sigmas\[0\] = 1 is followed by 1"),
     ({"sigmas": torch.tensor([1.0])}, "at least 2"),
     ({"sigmas": torch.tensor([1.0, math.nan])}, "nan"),
