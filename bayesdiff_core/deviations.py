@@ -36,7 +36,7 @@ from .posterior import Predictive
 from .rules import Rule
 
 MEANINGS = ("independent", "shared")
-KEPT = 0.6  # of fresh noise between nodes
+KEPT = {"independent": 0.6, "shared": 0.8}  # of fresh noise between nodes; weights make it smooth
 NODES = 4
 NODE_RATIOS = (0.25, 3.0)  # noise-to-signal ratios of the last and the first node
 PROBE_RMS = 0.03  # smallest probe, in units of the network's input: bf16 rounding wins below
@@ -68,8 +68,8 @@ def plan(sigmas: torch.Tensor, budget: int, flow: bool = False) -> Plan:
 
 
 def shared_plan(sigmas: torch.Tensor, budget: int, flow: bool = False) -> Plan:
-    """All deviations measured at two nodes and at the last call."""
-    nodes = node_levels(sigmas, 2, flow)
+    """All deviations measured at three nodes and at the last call."""
+    nodes = node_levels(sigmas, min(3, max(budget, 1) - 1), flow)
     return Plan(max(1, budget // (len(nodes) + 1)), 0, nodes, float(sigmas[-2]))
 
 
@@ -164,7 +164,8 @@ class Deviations:
         signal = self._signal(sigma)
         fresh = deviations - signal * denoised - sigma * eps
         # in a flow's coordinates the signal part of a deviation is 1 - sigma times its Delta_D
-        return (deviations - denoised - KEPT * fresh / max(signal, 1e-3)) / sigma
+        kept = KEPT[self.meaning] * fresh / max(signal, 1e-3)
+        return (deviations - denoised - kept) / sigma
 
     def _signs(self, count: int, x: torch.Tensor) -> torch.Tensor:
         """count x B x ..., each image from its own generator: its batch mates do not matter."""
