@@ -13,7 +13,8 @@ import time
 import torch
 
 from benchmarks import denoiser, nets
-from benchmarks.report import host_on_path, write
+from benchmarks.report import write
+from tools.in_process import enter_host
 
 SD15 = {
     "image_size": 32, "in_channels": 4, "out_channels": 4, "model_channels": 320,
@@ -33,7 +34,7 @@ def main() -> None:
 
 @torch.no_grad()
 def cost_rows(repeats: int) -> list[dict]:
-    host_on_path()
+    enter_host()
     import comfy.ops
     from comfy.ldm.modules.diffusionmodules.openaimodel import UNetModel
 

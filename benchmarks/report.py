@@ -1,8 +1,6 @@
 """Results pages: JSON written whole or not at all, and a table on the terminal."""
 
 import json
-import os
-import sys
 
 from tools.places import REPOSITORY
 
@@ -25,10 +23,3 @@ def show(rows: list[dict]) -> None:
     widths = [max(map(len, column)) for column in zip(*table)]
     for line in table:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip())
-
-
-def host_on_path() -> None:
-    """Makes the host importable, on the CPU."""
-    sys.path.insert(0, os.environ["BAYESDIFF_HOST"])
-    import comfy.cli_args
-    comfy.cli_args.args.cpu = True
