@@ -6,6 +6,7 @@ Trains the nets and makes the truths when the cache has none: about three hours 
 from collections.abc import Callable
 
 import torch
+from PIL import Image
 
 from bayesdiff_core import deviations, schedules
 from bayesdiff_core.bayesdiff import Moments, bayesdiff
@@ -13,6 +14,7 @@ from bayesdiff_core.moments import moment_iteration
 from benchmarks import settings
 from benchmarks.report import write
 from benchmarks.settings import Scene, Setting
+from tools.places import REPOSITORY
 
 SEEDS = 3  # every figure is a mean over these
 
@@ -75,8 +77,27 @@ def main() -> None:
         for name, estimate in ESTIMATORS[setting.meaning].items():
             rows.append(_row(setting, scene, name, estimate, truth, halves))
             print(*rows[-1].values(), flush=True)
+    draw_maps(Setting("emoji", "ddim", 25, 3.0))
     write("accuracy", rows, images=settings.IMAGES, trajectories=settings.TRAJECTORIES,
           seeds=SEEDS, tuned_on=settings.TUNED_ON)
+
+
+@torch.no_grad()
+def draw_maps(setting: Setting) -> None:
+    """Pictures, and under them the standard deviation by brute force, by the default and by the
+    paper's recipe, each row in its own range. Writes benchmarks/results/maps.png."""
+    scene = settings.scene(setting)
+    truth = settings.truth(setting, scene)[0]
+    ours = ESTIMATORS["independent"][DEFAULT](scene, 0)
+    theirs = ESTIMATORS["independent"]["paper, S=10, skip 4"](scene, 0)
+    bands = [(ours.sample.clamp(-1, 1) + 1) / 2]
+    for variance in (truth, ours.variance, theirs.variance):
+        deviation = variance.mean(1, keepdim=True).sqrt()
+        bands.append((deviation / deviation.quantile(0.995)).clamp(0, 1).expand_as(bands[0]))
+    sheet = torch.cat([band.permute(2, 0, 3, 1).flatten(1, 2) for band in bands])  # H x W x C
+    picture = Image.fromarray((255 * sheet).byte().numpy())
+    picture.resize((4 * picture.width, 4 * picture.height), Image.Resampling.NEAREST) \
+        .save(REPOSITORY / "benchmarks" / "results" / "maps.png")
 
 
 @torch.no_grad()
