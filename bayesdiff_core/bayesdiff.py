@@ -57,19 +57,18 @@ def bayesdiff(predict: Predict, predict_with_posterior: PredictWithPosterior, x:
     levels = [float(s) for s in sigmas]
     for i, (sigma, sigma_next) in enumerate(zip(levels, levels[1:])):
         now, uncertain = rule(sigma, sigma_next), i in schedule
-        step, sigma_eps, repeat = now.step, now.sigma_mid or sigma, (samples, *[1] * x.ndim)
+        step, sigma_eps = now.step, now.sigma_mid or sigma
         d, gamma2 = predicted(x, sigma, uncertain)
         if now.to_mid:
             first_gamma2 = gamma2
             d, gamma2 = predicted(now.to_mid.mean(x, d), sigma_eps, uncertain)
         covariance, mean_d = 0.0, d
         if uncertain and i > 0:  # Cov(x_T, eps_T) = 0
-            x_i = mean + variance.sqrt() * noise(x.expand(repeat[0], *x.shape))
+            x_i = mean + variance.sqrt() * noise(x.expand(samples, *x.shape))
             at = x_i.flatten(0, 1)
             if now.to_mid:  # eq. u|x
-                spread = abs(now.to_mid.b) * first_gamma2.sqrt()
-                at = now.to_mid.mean(at, predict(at, sigma)) + spread.repeat(repeat[:x.ndim]) \
-                    * noise(at)
+                spread = abs(now.to_mid.b) * first_gamma2.sqrt().expand(x_i.shape).flatten(0, 1)
+                at = now.to_mid.mean(at, predict(at, sigma)) + spread * noise(at)
             d_i = predict(at, sigma_eps).unflatten(0, x_i.shape[:2])
             mean_d = d_i.mean(0)
             covariance = ((x_i - mean) * d_i).mean(0)  # eq. mc, summed so that equal x_i give 0

@@ -68,9 +68,12 @@ def plan(sigmas: torch.Tensor, budget: int, flow: bool = False) -> Plan:
 
 
 def shared_plan(sigmas: torch.Tensor, budget: int, flow: bool = False) -> Plan:
-    """All deviations measured at three nodes and at the last call."""
-    nodes = node_levels(sigmas, min(3, max(budget, 1) - 1), flow)
-    return Plan(max(1, budget // (len(nodes) + 1)), 0, nodes, float(sigmas[-2]))
+    """All deviations measured at up to three nodes and at the last call, which is one more."""
+    checks.decreasing(sigmas)
+    checks.at_least("budget of extra network evaluations", budget, 1)
+    last = float(sigmas[-2])
+    nodes = (*node_levels(sigmas, min(3, budget - 1), flow), last)
+    return Plan(budget // len(nodes), 0, nodes, last)
 
 
 def node_levels(sigmas: torch.Tensor, count: int, flow: bool = False) -> tuple[float, ...]:
@@ -104,7 +107,7 @@ class Deviations:
         self.plan, self.meaning, self.flow = plan, meaning, flow
         self._generators = [torch.Generator().manual_seed(seed) for seed in seeds]
         self._nodes = list(plan.nodes)
-        self._measured = False  # the late deviations, or all of the shared ones, at the last call
+        self._measured = False  # the late deviations, at the last call
         self._weight_seed, self._draws = weight_seed, None
         self._frozen = (0.0, 0.0)  # Delta_D and Delta_eps of the early deviations at their node
 
@@ -124,7 +127,7 @@ class Deviations:
             self._nodes = [level for level in self._nodes if level < sigma * (1 - 1e-6)]
         at_end = not self._measured and sigma <= self.plan.last * (1 + 1e-6)
         self._measured |= at_end
-        if at_node or (at_end and self.meaning == "shared"):
+        if at_node:
             early_d = self._measure(sigma, x, early, d, predict, keep=True)
         else:
             early_d = self._transport(sigma, early, *self._frozen)

@@ -33,7 +33,7 @@ def moment_iteration(predict: Predict, predict_with_posterior: PredictWithPoster
         now = rule(sigma, sigma_next)
         step = now.step
         d, predictive = predict_with_posterior(x, sigma)
-        at, d_at, carried = x, d, variance
+        at, d_at = x, d
         probing = i in schedule and bool(variance.max() > 0)
         if probing:
             signs = torch.randint(0, 2, (probes, *x.shape), generator=generator).to(x) * 2 - 1
