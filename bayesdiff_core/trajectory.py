@@ -1,5 +1,6 @@
 """What a sampled trajectory leaves behind: a record, and the free variance of its tail."""
 
+from collections import deque
 from typing import NamedTuple
 
 import torch
@@ -14,7 +15,8 @@ class Trajectory(NamedTuple):
     """E(x_t), Var(x_t) and the deviations at kept steps; CPU tensors that nothing writes to.
 
     A NamedTuple of tensors, so that the host's cache sees its size. Kept step i is the state on
-    entering step i, at sigmas[i]; step len(sigmas) - 1 is the result.
+    entering step i, at sigmas[i]; step len(sigmas) - 1 is the result. Everything is in the
+    sampler's own space; scale and shift lead from there to the LATENT's.
     """
 
     sigmas: torch.Tensor  # steps + 1
@@ -22,53 +24,96 @@ class Trajectory(NamedTuple):
     mean: torch.Tensor  # kept x B x ...
     variance: torch.Tensor  # kept x B x ...
     deviations: torch.Tensor  # kept x K x B x ..., K may be 0
-    seeds: torch.Tensor  # B: the noise seed of each image
+    early: int  # how many of the K belong to the first band; Var is the sum over both
+    seeds: torch.Tensor  # B: the seed of each image's deviations
+    scale: torch.Tensor  # 1 x C x 1 ...
+    shift: torch.Tensor
 
     @property
     def nbytes(self) -> int:
-        return sum(part.nbytes for part in self)
+        return sum(part.nbytes for part in self if isinstance(part, torch.Tensor))
 
     def position(self, step: int) -> int:
-        """Where `step` is kept."""
+        """Where `step` is kept; -1 is the result."""
         kept = self.steps.tolist()
+        step = len(self.sigmas) - 1 if step == -1 else step
         if step not in kept:
             raise BayesDiffError(f"step {step} is not in this trajectory, which keeps {kept}:"
                                  " choose one of these, or sample again and keep more steps.")
         return kept.index(step)
 
+    def latent_mean(self, step: int = -1) -> torch.Tensor:
+        """E(x_t) in the LATENT's scale, B x ..."""
+        return self.mean[self.position(step)] * self.scale + self.shift
+
+    def latent_variance(self, step: int = -1) -> torch.Tensor:
+        """Var(x_t) in the LATENT's scale, B x ..."""
+        return self.variance[self.position(step)] * self.scale.square()
+
+    def draws(self, step: int, count: int, seed: int) -> torch.Tensor:
+        """`count` offsets from E(x_t) with the variance of the deviations, count x B x ..., in the
+        sampler's space. Random mixtures of the deviations, so coherent in space; where none were
+        kept, independent at each pixel."""
+        checks.at_least("number of draws", count, 1)
+        at = self.position(step)
+        deviations, variance = self.deviations[at], self.variance[at]
+        drawn = []
+        for image, image_seed in enumerate(self.seeds.tolist()):
+            generator = torch.Generator().manual_seed(mixed_seed(image_seed, seed))
+            if not len(deviations):
+                noise = torch.randn(count, *variance.shape[1:], generator=generator)
+                drawn.append(variance[image].sqrt() * noise)
+                continue
+            bands = deviations[:, image].split([self.early, len(deviations) - self.early])
+            drawn.append(sum(torch.tensordot(
+                torch.randn(count, len(band), generator=generator) / len(band) ** 0.5, band, 1)
+                for band in bands if len(band)))
+        return torch.stack(drawn, dim=1)
+
+
+def mixed_seed(seed: int, index: int) -> int:
+    """A seed for item `index`, far from those of other items and other seeds."""
+    mixed = (seed * 0x9E3779B97F4A7C15 + index * 0xBF58476D1CE4E5B9 + 0x94D049BB133111EB) % 2**64
+    return (mixed ^ (mixed >> 31)) % 2**63
+
 
 class TrajectoryRecorder:
-    """Builds a Trajectory under a size limit: where all steps do not fit, they are kept evenly, the
-    first and the last always."""
+    """Builds a Trajectory of `keep` states, the first and the last always, spread evenly; fewer
+    where they would not fit under the limit, or where the sampler never stops at one."""
 
     def __init__(self, sigmas: torch.Tensor, shape: torch.Size, deviations: int, seeds: list[int],
-                 limit: int = DEFAULT_LIMIT):
+                 *, early: int = 0, keep: int | None = None, limit: int = DEFAULT_LIMIT):
         if len(seeds) != shape[0]:
             raise BayesDiffError(f"{len(seeds)} seeds for a batch of {shape[0]} images: one a seed"
                                  " each was expected.")
         self.sigmas = sigmas.detach().to("cpu", torch.float32).clone()
-        self.seeds = torch.tensor(seeds, dtype=torch.int64)
-        self.kept = kept_steps(len(sigmas), 4 * shape.numel() * (2 + deviations), limit)
-        self._rows = []
+        self.seeds, self.early = torch.tensor(seeds, dtype=torch.int64), early
+        self.kept = kept_steps(len(sigmas), 4 * shape.numel() * (2 + deviations), limit, keep)
+        self._rows: dict[int, list[torch.Tensor]] = {}
+
+    def wants(self, step: int) -> bool:
+        return step in self.kept and step not in self._rows
 
     def add(self, step: int, mean: torch.Tensor, variance: torch.Tensor,
             deviations: torch.Tensor) -> None:
-        if step in self.kept:
-            self._rows.append([part.detach().to("cpu", torch.float32, copy=True)
-                               for part in (mean, variance, deviations)])
+        if self.wants(step):
+            self._rows[step] = [part.detach().to("cpu", torch.float32, copy=True)
+                                for part in (mean, variance, deviations)]
 
-    def trajectory(self) -> Trajectory:
-        if len(self._rows) != len(self.kept):
-            raise BayesDiffError(f"{len(self._rows)} of {len(self.kept)} steps were recorded: the"
-                                 " sampler stopped early.")
-        means, variances, deviations = (torch.stack(part) for part in zip(*self._rows))
-        return Trajectory(self.sigmas, torch.tensor(self.kept), means, variances, deviations,
-                          self.seeds)
+    def trajectory(self, scale: torch.Tensor, shift: torch.Tensor) -> Trajectory:
+        if self.kept[-1] not in self._rows:
+            raise BayesDiffError(f"{len(self._rows)} of {len(self.kept)} steps were recorded and"
+                                 " the last is not among them: the sampler stopped early.")
+        steps = sorted(self._rows)
+        means, variances, deviations = (torch.stack(part)
+                                        for part in zip(*(self._rows[step] for step in steps)))
+        return Trajectory(self.sigmas, torch.tensor(steps), means, variances, deviations,
+                          self.early, self.seeds, scale.float().cpu(), shift.float().cpu())
 
 
-def kept_steps(states: int, bytes_each: int, limit: int) -> list[int]:
-    """Indices of the states to keep: all, or as many as fit, spread evenly over first and last."""
-    fitting = min(states, limit // bytes_each)
+def kept_steps(states: int, bytes_each: int, limit: int, keep: int | None = None) -> list[int]:
+    """Indices of the states to keep: all, or as many as wanted and fit, spread evenly."""
+    fitting = min(states, limit // bytes_each, max(keep or states, 2))
     if fitting < 2:
         raise BayesDiffError(f"one step of this trajectory takes {bytes_each / 2**20:.0f} MiB and"
                              f" the limit is {limit / 2**20:.0f} MiB: keep fewer deviations, use a"
@@ -78,24 +123,16 @@ def kept_steps(states: int, bytes_each: int, limit: int) -> list[int]:
 
 class TrajectoryVariance:
     """Variance of the denoised estimate over the last steps (arXiv 2406.09358): no posterior, no
-    extra calls, any sampler. Streaming, by Welford's update."""
+    extra calls, any sampler."""
 
-    def __init__(self, steps: int, last: int):
+    def __init__(self, last: int):
         checks.at_least("number of last steps", last, 2)
-        if last > steps:
-            raise BayesDiffError(f"the last {last} steps were asked for, the sampler takes"
-                                 f" {steps}: ask for fewer.")
-        self._first, self._count, self._mean, self._sum = steps - last, 0, 0.0, 0.0
+        self._window: deque[torch.Tensor] = deque(maxlen=last)
 
-    def add(self, step: int, denoised: torch.Tensor) -> None:
-        if step < self._first:
-            return
-        self._count += 1
-        off = denoised - self._mean
-        self._mean = self._mean + off / self._count
-        self._sum = self._sum + off * (denoised - self._mean)
+    def add(self, denoised: torch.Tensor) -> None:
+        self._window.append(denoised)
 
     def variance(self) -> torch.Tensor:
-        """Population variance over the steps seen."""
-        checks.at_least("number of steps seen", self._count, 2)
-        return self._sum / self._count
+        """Population variance over the steps in the window; 0 after the first."""
+        checks.at_least("number of steps seen", len(self._window), 1)
+        return torch.stack(tuple(self._window)).var(0, unbiased=False)

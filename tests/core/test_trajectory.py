@@ -8,14 +8,18 @@ from bayesdiff_core.continuous import continuous_terms
 from bayesdiff_core.trajectory import TrajectoryRecorder, TrajectoryVariance, kept_steps
 
 
-def recorded(steps=10, limit=2**30, deviations=2):
+ONE, ZERO = torch.ones(1, 2, 1, 1), torch.zeros(1, 2, 1, 1)
+
+
+def recorded(steps=10, limit=2**30, deviations=2, keep=None, skipped=()):
     shape = torch.Size((3, 2, 4, 4))
     recorder = TrajectoryRecorder(torch.linspace(1, 0, steps + 1), shape, deviations, [7, 8, 9],
-                                  limit)
+                                  early=1, limit=limit, keep=keep)
     for step in range(steps + 1):
         state = torch.full(shape, float(step))
-        recorder.add(step, state, state + 0.5, state.expand(deviations, *shape))
-    return recorder.trajectory()
+        if step not in skipped:
+            recorder.add(step, state, state + 0.5, state.expand(deviations, *shape))
+    return recorder.trajectory(2 * ONE, 3 * ONE)
 
 
 def test_all_steps_are_kept_where_they_fit():
@@ -34,6 +38,39 @@ def test_size_stays_under_the_limit_and_is_stated():
     assert trajectory.mean[trajectory.position(5)].unique().item() == 5
 
 
+def test_as_many_steps_as_wanted_are_kept_and_one_never_visited_is_left_out():
+    assert recorded(keep=3).steps.tolist() == [0, 5, 10]
+    assert recorded(keep=3, skipped=[5]).steps.tolist() == [0, 10]
+    assert recorded(keep=1).steps.tolist() == [0, 10]
+
+
+def test_latent_values_are_scaled_and_shifted():
+    trajectory = recorded()
+    assert trajectory.latent_mean().unique().item() == 2 * 10 + 3
+    assert trajectory.latent_variance(4).unique().item() == 4 * 4.5
+
+
+@pytest.mark.parametrize("bands", [(3, 2), (4, 0), (0, 0)])
+def test_draws_have_the_variance_of_the_bands_and_repeat_by_seed(bands):
+    shape, count = torch.Size((2, 1, 3, 3)), sum(bands)
+    generator = torch.Generator().manual_seed(0)
+    deviations = torch.randn(count, *shape, generator=generator)
+    parts = [band.square().mean(0) for band in deviations.split(bands) if len(band)]
+    variance = sum(parts) if parts else torch.rand(shape, generator=generator)
+
+    def drawn(chosen=slice(None), seed=1):
+        part = deviations[:, chosen]
+        recorder = TrajectoryRecorder(torch.tensor([1.0, 0.0]), part.shape[1:], count,
+                                      [4, 5][chosen], early=bands[0])
+        for step in range(2):
+            recorder.add(step, part.new_zeros(part.shape[1:]), variance[chosen], part)
+        return recorder.trajectory(ONE[:, :1], ZERO[:, :1]).draws(-1, 4000, seed)
+
+    assert torch.allclose(drawn().var(0), variance, rtol=0.12, atol=0.01)
+    assert torch.equal(drawn(), drawn()) and not torch.equal(drawn(), drawn(seed=2))
+    assert torch.equal(drawn()[:, 1:], drawn(slice(1, 2))), "a batch mate changed the draws"
+
+
 def test_record_is_a_copy_that_later_writes_do_not_reach():
     shape = torch.Size((1, 1, 2, 2))
     recorder = TrajectoryRecorder(torch.tensor([1.0, 0.0]), shape, 0, [1])
@@ -41,14 +78,14 @@ def test_record_is_a_copy_that_later_writes_do_not_reach():
     recorder.add(0, state, state, state.expand(0, *shape))
     recorder.add(1, state, state, state.expand(0, *shape))
     state += 1
-    assert recorder.trajectory().mean.count_nonzero() == 0
+    assert recorder.trajectory(ONE, ZERO).mean.count_nonzero() == 0
 
 
 def test_trajectory_variance_is_the_variance_of_the_last_denoised():
     denoised = torch.randn(12, 2, 3, 4, 4, dtype=torch.float64)
-    tail = TrajectoryVariance(12, last=5)
-    for step, estimate in enumerate(denoised):
-        tail.add(step, estimate)
+    tail = TrajectoryVariance(last=5)
+    for estimate in denoised:
+        tail.add(estimate)
     assert torch.allclose(tail.variance(), denoised[-5:].var(0, unbiased=False))
 
 
@@ -80,9 +117,9 @@ def test_continuous_terms_depend_on_the_unit_of_time():
     (lambda: recorded(limit=1000), "MiB"),
     (lambda: recorded(limit=5000).position(1), "keeps"),
     (lambda: kept_steps(10, 100, 150), "limit"),
-    (lambda: TrajectoryVariance(10, 11), "the last 11"),
-    (lambda: TrajectoryVariance(10, 1), "last steps is 1"),
-    (lambda: TrajectoryVariance(10, 5).variance(), "steps seen is 0"),
+    (lambda: recorded(skipped=[10]), "stopped early"),
+    (lambda: TrajectoryVariance(1), "last steps is 1"),
+    (lambda: TrajectoryVariance(5).variance(), "steps seen is 0"),
     (lambda: TrajectoryRecorder(torch.tensor([1.0, 0.0]), torch.Size((2, 1)), 0, [1]), "1 seeds"),
     (lambda: continuous_terms(*[torch.ones(3)] * 6, torch.ones(2)), "gamma2 has 2"),
 ])
