@@ -16,6 +16,7 @@ from .rules import Rule
 
 # (x, sigma) -> d, and (x, sigma) -> d with its posterior predictive
 Predict = Callable[[torch.Tensor, float], torch.Tensor]
+Noise = Callable[[torch.Tensor], torch.Tensor]  # standard normal, as its argument in all else
 PredictWithPosterior = Callable[[torch.Tensor, float], tuple[torch.Tensor, Predictive]]
 
 
@@ -29,22 +30,35 @@ class Moments(NamedTuple):
     negative_share: float = 0.0
 
 
+class ImageNoise:
+    """Standard normal noise from a generator for each image, on the CPU as the host draws its own:
+    an image's noise does not depend on its batch mates or on the device."""
+
+    def __init__(self, seeds: list[int], item_shape: torch.Size):
+        self._generators = [torch.Generator().manual_seed(seed) for seed in seeds]
+        self._item_shape = item_shape
+
+    def __call__(self, like: torch.Tensor) -> torch.Tensor:
+        count = like.numel() // (len(self._generators) * self._item_shape.numel())
+        shape = (count, *self._item_shape)
+        drawn = [torch.randn(shape, generator=g) for g in self._generators]
+        return torch.stack(drawn, dim=1).reshape(like.shape).to(like)
+
+
 def bayesdiff(predict: Predict, predict_with_posterior: PredictWithPosterior, x: torch.Tensor,
               sigmas: torch.Tensor, rule: Callable[[float, float], Rule],
-              schedule: Collection[int], samples: int, generator: torch.Generator,
-              sample_eps: bool = True) -> Moments:
+              schedule: Collection[int], samples: int, noise: Noise, sample_eps: bool = True,
+              on_step: Callable[[int, torch.Tensor, Moments], None] = lambda *_: None) -> Moments:
     """Algorithm 2; Algorithm 1 where the schedule holds every step.
 
     sample_eps draws eps_t from the posterior predictive on uncertain steps, as the paper does, and
-    changes the picture; without it the picture is the plain sampler's.
+    changes the picture; without it the picture is the plain sampler's. on_step(i, d, state) is told
+    the state on entering step i and the noise that is predicted there.
     """
     checks.decreasing(sigmas)
     checks.at_least("Monte Carlo sample size S", samples, 1)
     checks.at_least("number of uncertain steps", len(schedule), 1)
     mean, variance, negative = x, torch.zeros_like(x), []
-
-    def noise(like: torch.Tensor) -> torch.Tensor:
-        return torch.randn(like.shape, generator=generator, dtype=like.dtype).to(like.device)
 
     def predicted(at: torch.Tensor, sigma: float, uncertain: bool):
         """eps_t along the sampled path (lines 4 to 7), and gamma^2."""
@@ -59,6 +73,7 @@ def bayesdiff(predict: Predict, predict_with_posterior: PredictWithPosterior, x:
         now, uncertain = rule(sigma, sigma_next), i in schedule
         step, sigma_eps = now.step, now.sigma_mid or sigma
         d, gamma2 = predicted(x, sigma, uncertain)
+        on_step(i, d, Moments(x, mean, variance))
         if now.to_mid:
             first_gamma2 = gamma2
             d, gamma2 = predicted(now.to_mid.mean(x, d), sigma_eps, uncertain)

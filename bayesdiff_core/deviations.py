@@ -57,23 +57,32 @@ class Plan(NamedTuple):
         return self.early * len(self.nodes) + self.late
 
 
-def plan(sigmas: torch.Tensor, budget: int, flow: bool = False) -> Plan:
+def plan(sigmas: torch.Tensor, budget: int, flow: bool = False, nodes: int = 0,
+         deviations: int = 0) -> Plan:
     """The best use found for `budget` extra evaluations an image (benchmarks/README.md): nodes
-    before more deviations, and a sixth or more for the late ones."""
+    before more deviations, and a sixth or more for the late ones. A number of nodes or deviations
+    that is given counts instead of the budget."""
     checks.decreasing(sigmas)
     checks.at_least("budget of extra network evaluations", budget, 1)
-    nodes = node_levels(sigmas, min(NODES, budget - 1), flow)
-    early = (budget - max(1, budget // 6)) // len(nodes) if nodes else 0
-    return Plan(early, budget - early * len(nodes), nodes, float(sigmas[-2]))
+    levels = node_levels(sigmas, nodes or min(NODES, budget - 1), flow)
+    last = float(sigmas[-2])
+    if deviations:
+        return Plan(deviations if levels else 0, deviations, levels, last)
+    late = max(1, budget // 6)
+    if not levels:
+        return Plan(0, budget, levels, last)
+    early = max(1, (budget - late) // len(levels))
+    return Plan(early, max(late, budget - early * len(levels)), levels, last)
 
 
-def shared_plan(sigmas: torch.Tensor, budget: int, flow: bool = False) -> Plan:
+def shared_plan(sigmas: torch.Tensor, budget: int, flow: bool = False, nodes: int = 0,
+                deviations: int = 0) -> Plan:
     """All deviations measured at up to three nodes and at the last call, which is one more."""
     checks.decreasing(sigmas)
     checks.at_least("budget of extra network evaluations", budget, 1)
     last = float(sigmas[-2])
-    nodes = (*node_levels(sigmas, min(3, budget - 1), flow), last)
-    return Plan(budget // len(nodes), 0, nodes, last)
+    levels = (*node_levels(sigmas, nodes or min(3, budget - 1), flow), last)
+    return Plan(deviations or max(1, budget // len(levels)), 0, levels, last)
 
 
 def node_levels(sigmas: torch.Tensor, count: int, flow: bool = False) -> tuple[float, ...]:
@@ -116,10 +125,13 @@ class Deviations:
         return self.plan.early + self.plan.late
 
     def respond(self, sigma: float, x: torch.Tensor, deviations: torch.Tensor, d: torch.Tensor,
-                predictive: Predictive, predict: Predict) -> torch.Tensor:
+                predictive: Predictive, predict: Predict,
+                mask: torch.Tensor | float = 1.0) -> torch.Tensor:
         """d(x + deviation) - d(x) for each deviation, count x B x ..., as the posterior sees it.
 
-        predict(x, sigma) -> d is called at nodes only, with a multiple of x's batch.
+        predict(x, sigma) -> d is called at nodes only, with a multiple of x's batch. mask is 0
+        where an inpainting model pastes known pixels over x and over what it returns; `predict`
+        does so already, and `predictive` has it in its scale.
         """
         early, late = deviations.split([self.plan.early, self.plan.late])
         at_node = bool(self._nodes) and sigma <= self._nodes[0] * (1 + 1e-6)
@@ -130,11 +142,11 @@ class Deviations:
         if at_node:
             early_d = self._measure(sigma, x, early, d, predict, keep=True)
         else:
-            early_d = self._transport(sigma, early, *self._frozen)
+            early_d = self._transport(sigma, early, *self._frozen, mask)
         if at_end:
             late_d = self._measure(sigma, x, late, d, predict)
         else:
-            late_d = self._transport(sigma, late, 0.0, 0.0)
+            late_d = self._transport(sigma, late, 0.0, 0.0, mask)
         answer = torch.cat([early_d, late_d])
         if self.meaning == "shared":
             return answer + self._from_weights(predictive)
@@ -162,12 +174,12 @@ class Deviations:
             self._frozen = denoised, (deviations - self._signal(sigma) * denoised) / sigma
         return measured
 
-    def _transport(self, sigma, deviations, denoised, eps) -> torch.Tensor:
+    def _transport(self, sigma, deviations, denoised, eps, mask) -> torch.Tensor:
         """Delta_D as frozen, plus the kept share of what came in since."""
         signal = self._signal(sigma)
         fresh = deviations - signal * denoised - sigma * eps
         # in a flow's coordinates the signal part of a deviation is 1 - sigma times its Delta_D
-        kept = KEPT[self.meaning] * fresh / max(signal, 1e-3)
+        kept = mask**2 * KEPT[self.meaning] * fresh / max(signal, 1e-3)
         return (deviations - denoised - kept) / sigma
 
     def _signs(self, count: int, x: torch.Tensor) -> torch.Tensor:

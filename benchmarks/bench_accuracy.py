@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from bayesdiff_core import deviations, schedules
-from bayesdiff_core.bayesdiff import Moments, bayesdiff
+from bayesdiff_core.bayesdiff import ImageNoise, Moments, bayesdiff
 from bayesdiff_core.moments import moment_iteration
 from benchmarks import settings
 from benchmarks.report import write
@@ -37,8 +37,10 @@ def papers(samples: int, interval: int) -> Callable[[Scene, int], Moments]:
     """Algorithm 1 (interval 0) or 2; the picture is left alone so that it is the truth's."""
     def estimate(scene: Scene, seed: int) -> Moments:
         schedule = schedules.by_interval(len(scene.sigmas) - 1, interval)
+        seeds = [1000 * seed + i for i in range(len(scene.x))]
+        noise = ImageNoise(seeds, scene.x.shape[1:])
         return bayesdiff(scene.denoiser, scene.denoiser.with_posterior, scene.x, scene.sigmas,
-                         scene.rule, schedule, samples, _seeded(seed), sample_eps=False)
+                         scene.rule, schedule, samples, noise, sample_eps=False)
     return estimate
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from bayesdiff_core import rules, schedules
-from bayesdiff_core.bayesdiff import bayesdiff
+from bayesdiff_core.bayesdiff import ImageNoise, bayesdiff
 from bayesdiff_core.checks import BayesDiffError
 from bayesdiff_core.moments import moment_iteration
 from tests.core.test_rules import path, vp
@@ -19,10 +19,15 @@ def seeded(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
+def noise(seed=0):
+    generator = seeded(seed)
+    return lambda like: torch.randn(like.shape, generator=generator, dtype=like.dtype)
+
+
 def test_algorithm_2_with_ddim_is_the_paper_written_out_in_vp_coordinates():
     net, sigmas, schedule, samples = ToyNet(), levels(6), {0, 2, 4}, 3
     ours = bayesdiff(net.predict, net.with_posterior, net.noise(), sigmas, rules.ddim, schedule,
-                     samples, seeded())
+                     samples, noise())
 
     generator = seeded()
     x = vp(float(sigmas[0]))[0] * net.noise()
@@ -55,22 +60,45 @@ def test_observing_leaves_the_plain_samplers_picture(rule):
     net, sigmas = ToyNet(), levels(6)
     plain = path(net, rule, sigmas, net.noise())
     observed = bayesdiff(net.predict, net.with_posterior, net.noise(), sigmas, rule,
-                         schedules.by_interval(6, 1), 3, seeded(), sample_eps=False)
+                         schedules.by_interval(6, 1), 3, noise(), sample_eps=False)
     assert torch.equal(observed.sample, plain)
     sampled = bayesdiff(net.predict, net.with_posterior, net.noise(), sigmas, rule,
-                        schedules.by_interval(6, 1), 3, seeded())
+                        schedules.by_interval(6, 1), 3, noise())
     assert not torch.equal(sampled.sample, plain)
     assert torch.equal(moment_iteration(net.predict, net.with_posterior, net.noise(), sigmas, rule,
                                         {0, 3}, 2, seeded()).sample, plain)
 
 
 @RULES
+def test_an_images_moments_do_not_depend_on_its_batch_mates(rule):
+    net, sigmas = ToyNet(), levels(6)
+    x, seeds = net.noise(3), [5, 6, 7]
+
+    def run(chosen):
+        return bayesdiff(net.predict, net.with_posterior, x[chosen], sigmas, rule, {0, 2, 4}, 3,
+                         ImageNoise(seeds[chosen], x.shape[1:]))
+    for together, alone in zip(run(slice(None))[:3], run(slice(1, 2))[:3]):
+        assert torch.allclose(together[1:2], alone, rtol=1e-9)
+
+
+def test_each_step_is_told_with_the_state_that_enters_it():
+    net, sigmas, told = ToyNet(), levels(6), []
+    result = bayesdiff(net.predict, net.with_posterior, net.noise(), sigmas, rules.ddim, {0, 2}, 3,
+                       noise(), on_step=lambda *told_now: told.append(told_now))
+    assert [step for step, *_ in told] == list(range(6))
+    assert torch.equal(told[0][2].sample, net.noise()) and told[0][2].variance.max() == 0
+    assert told[1][2].variance.min() > 0
+    _, d, state = told[-1]
+    assert torch.allclose(state.sample - float(sigmas[-2]) * d, result.sample)
+
+
+@RULES
 def test_zero_posterior_gives_a_zero_variance(rule):
     net, sigmas = ToyNet(temperature=0.0), levels(6)
     everywhere = schedules.by_interval(6, 0)
-    for method in (bayesdiff, moment_iteration):
+    for method, random in ((bayesdiff, noise()), (moment_iteration, seeded())):
         result = method(net.predict, net.with_posterior, net.noise(), sigmas, rule, everywhere, 4,
-                        seeded())
+                        random)
         assert result.variance.count_nonzero() == 0
 
 
@@ -104,7 +132,7 @@ def test_skipped_steps_transport_where_the_paper_keeps():
     skipping = moment_iteration(data.predict, data.with_posterior, x, sigmas, rules.ddim, schedule,
                                 1, seeded()).variance.sum()
     papers = bayesdiff(data.predict, data.with_posterior, x, sigmas, rules.ddim, schedule, 1000,
-                       seeded(), sample_eps=False).variance.sum()
+                       noise(), sample_eps=False).variance.sum()
     assert exact / 1.5 < skipping < 1.5 * exact
     assert papers > 3 * exact
 
@@ -114,7 +142,7 @@ def test_variance_is_never_negative_where_the_papers_iteration_is(rule):
     net, sigmas = ToyNet(temperature=20.0), levels(12)
     everywhere = schedules.by_interval(12, 0)
     papers = bayesdiff(net.predict, net.with_posterior, net.noise(8), sigmas, rule, everywhere, 2,
-                       seeded())
+                       noise())
     assert papers.negative_share > 0 and papers.variance.min() >= 0
     ours = moment_iteration(net.predict, net.with_posterior, net.noise(8), sigmas, rule, everywhere,
                             2, seeded())
@@ -132,6 +160,6 @@ def test_bad_input_is_refused_by_name(change, words):
     net = ToyNet()
     arguments = {"predict": net.predict, "predict_with_posterior": net.with_posterior,
                  "x": net.noise(), "sigmas": levels(4), "rule": rules.ddim, "schedule": {0},
-                 "samples": 2, "generator": seeded()}
+                 "samples": 2, "noise": noise()}
     with pytest.raises(BayesDiffError, match=words):
         bayesdiff(**{**arguments, **change})
