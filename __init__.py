@@ -9,6 +9,12 @@ from comfy_api.latest import ComfyExtension, io
 folder_paths.add_model_folder_path("llla", os.path.join(folder_paths.models_dir, "llla"))
 folder_paths.folder_names_and_paths["llla"][1].add(".safetensors")
 
+from .nodes.heatmap import BayesDiffHeatmap  # noqa: E402
+from .nodes.llla import (  # noqa: E402
+    BayesDiffLLLAFit,
+    BayesDiffLLLALoad,
+    BayesDiffLLLASave,
+)
 from .nodes.model_info import BayesDiffModelInfo  # noqa: E402
 
 WEB_DIRECTORY = "./web"
@@ -16,7 +22,8 @@ WEB_DIRECTORY = "./web"
 
 class BayesDiffExtension(ComfyExtension):
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
-        return [BayesDiffModelInfo]
+        return [BayesDiffModelInfo, BayesDiffLLLAFit, BayesDiffLLLASave, BayesDiffLLLALoad,
+                BayesDiffHeatmap]
 
 
 async def comfy_entrypoint() -> BayesDiffExtension:

@@ -62,8 +62,8 @@ def resized(deviation: torch.Tensor, frames: int, height: int, width: int) -> to
     return functional.interpolate(deviation, (height, width), mode="bilinear")
 
 
-class DrawDeviation:
-    """Empirical deviation over pictures that arrive one by one (Welford), in memory for three."""
+class DrawVariance:
+    """Empirical variance over pictures that arrive one by one (Welford), in memory for three."""
 
     def __init__(self):
         self._count, self._mean, self._squares = 0, 0.0, 0.0

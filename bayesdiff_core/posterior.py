@@ -17,6 +17,7 @@ import torch.nn.functional as F
 
 from . import checks
 from .checks import BayesDiffError
+from .windows import WindowSums
 
 STRUCTURES = ("full", "diagonal")
 
@@ -68,9 +69,22 @@ class FeatureStatistics:
             raise BayesDiffError(f"structure is {structure!r}, one of {STRUCTURES} was expected.")
         shape = (layer.inputs,) * (2 if structure == "full" else 1)
         self.layer, self.structure = layer, structure
-        self.ggn = torch.zeros(shape, dtype=torch.float64)  # A, or its diagonal
+        self._ggn = torch.zeros(shape, dtype=torch.float64)
+        self._windows: WindowSums | None = None  # what of A is not in _ggn yet
         self.latents = 0
         self.residual_sum, self.residual_count = 0.0, 0
+
+    @property
+    def ggn(self) -> torch.Tensor:
+        """A, inputs x inputs, or its diagonal; float64."""
+        if self._windows is not None:
+            self._windows.add_to(self._ggn)
+            self._windows = None
+        return self._ggn
+
+    @ggn.setter
+    def ggn(self, value: torch.Tensor) -> None:
+        self._ggn, self._windows = value, None
 
     def add(self, phi: torch.Tensor, *, positions: int | None = None,
             generator: torch.Generator | None = None,
@@ -81,6 +95,9 @@ class FeatureStatistics:
         phi = phi if phi.dtype == torch.float64 else phi.float()  # squares of fp16 overflow
         if self.structure == "diagonal":
             self.ggn += self._diagonal_sum(phi)
+        elif self.layer.kernel == 3 and positions is None:
+            self._windows = self._windows or WindowSums(self.layer.features)
+            self._windows.add(phi)
         else:
             u = unfold(phi, self.layer)
             weight = 1.0

@@ -1,7 +1,12 @@
 // Shows the text that a node reports inside the node.
 import { app } from "../../scripts/app.js";
 
-const NODES = ["BayesDiff_ModelInfo"];
+const NODES = [
+  "BayesDiff_ModelInfo",
+  "BayesDiff_LLLAFit",
+  "BayesDiff_LLLASave",
+  "BayesDiff_LLLALoad",
+];
 
 app.registerExtension({
   name: "BayesDiff.Report",

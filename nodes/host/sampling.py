@@ -1,13 +1,13 @@
-"""The sampler adapter: ComfyUI's own sampling, with every model call shown to an observer.
+"""The sampler adapter: ComfyUI's own sampling, with a watcher between sampler and model.
 
-The host's sampling functions run unchanged on a clone of the model. What is added sits in two
-wrappers of that clone: the feature tap, and one that puts itself between sampler and model.
+The host's sampling functions run unchanged on a clone of the model. What is added sits in wrappers
+of that clone, so nothing is left when the run ends, however it ends.
 """
 
 import copy
 import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import comfy.samplers
 import torch
@@ -17,50 +17,151 @@ from comfy_extras.nodes_custom_sampler import SamplerCustomAdvanced
 import nodes as host_nodes
 
 from ...bayesdiff_core.checks import BayesDiffError
-from .last_layers import last_layer_of
-from .tap import WRAPPER_KEY, Chunk, FeatureTap
+from ...bayesdiff_core.trajectory import Trajectory, TrajectoryRecorder
+from .tap import WRAPPER_KEY, FeatureTap
 
 
-class ModelCall(NamedTuple):
-    """One call of the model by the sampler. The tensors are the sampler's own: read only."""
+class Progress:
+    """The host's preview callback, with calls counted that the sampler does not know of."""
 
+    def __init__(self, callback: Callable | None):
+        self._callback, self._last, self._done = callback, None, 0
+        self.extra = 0  # calls to come beside the sampler's steps
+
+    def __call__(self, step, denoised, x, total_steps) -> None:
+        self._last = step, denoised, x, total_steps
+        self._tell()
+
+    def tick(self) -> None:
+        """One extra call is done."""
+        self._done += 1
+        if self._last:
+            self._tell()
+
+    def _tell(self) -> None:
+        if self._callback:
+            step, denoised, x, total_steps = self._last
+            self._callback(step + self._done, denoised, x, total_steps + self.extra)
+
+
+class SamplerRun(NamedTuple):
+    """One run of a sampler function, as the host calls it."""
+
+    function: Callable
+    model: Callable  # (x, sigma, **extra_args) -> denoised
     x: torch.Tensor
-    sigma: torch.Tensor  # B
-    denoised: torch.Tensor
-    chunks: tuple[Chunk, ...]
+    sigmas: torch.Tensor
+    extra_args: dict
+    callback: Callable[[dict], None]
+    disable: bool
+    options: dict
+    progress: Progress
+
+    def go(self, **changes) -> torch.Tensor:
+        now = self._replace(**changes)
+        return now.function(now.model, now.x, now.sigmas, extra_args=now.extra_args,
+                            callback=now.callback, disable=now.disable, **now.options)
+
+    @property
+    def guider(self):
+        return self.model.inner_model
+
+    @property
+    def host_model(self):
+        return self.guider.inner_model
+
+    @property
+    def model_sampling(self):
+        return self.host_model.model_sampling
+
+    def recorder(self, seeds: list[int], keep: int, deviations: int = 0,
+                 early: int = 0) -> TrajectoryRecorder:
+        """One that has the first state already."""
+        made = TrajectoryRecorder(self.sigmas, self.x.shape, deviations, seeds, early=early,
+                                  keep=keep)
+        zero = torch.zeros_like(self.x)
+        made.add(0, self.x, zero, zero.expand(deviations, *zero.shape))
+        return made
+
+    def is_on_schedule(self, info: dict) -> bool:
+        """Whether what a sampler tells its callback is the state on entering step i: dpm_fast has
+        levels of its own, uni_pc tells the state that leaves."""
+        step, sigma = info["i"], info.get("sigma")
+        return sigma is not None and step < len(self.sigmas) \
+            and torch.isclose(self.sigmas[step], torch.as_tensor(sigma).to(self.sigmas), rtol=1e-4)
+
+    def finish(self, recorder: TrajectoryRecorder, x: torch.Tensor, variance: torch.Tensor,
+               deviations: torch.Tensor) -> Trajectory:
+        """Adds the result, as the host will hand it out."""
+        back = functools.partial(self.model_sampling.inverse_noise_scaling, self.sigmas[-1])
+        factor = back(torch.ones_like(x[:1, :1]))
+        recorder.add(len(self.sigmas) - 1, back(x), variance * factor**2, deviations * factor)
+        return recorder.trajectory(*latent_scale(self.host_model, x.shape))
 
 
-Observer = Callable[[ModelCall], None]
+class Watcher(Protocol):
+    tap: FeatureTap | None  # features are read by it, where there is one
+
+    def run(self, run: SamplerRun) -> torch.Tensor: ...
 
 
-def sample(model, observer: Observer, seed: int, steps: int, cfg: float, sampler_name: str,
+class StandIn:
+    """Stands in for the model a sampler calls; all else about it is the model's own."""
+
+    def __init__(self, model, call: Callable):
+        self._model, self._call = model, call
+
+    def __call__(self, x, sigma, **kwargs):
+        return self._call(x, sigma, **kwargs)
+
+    def __getattr__(self, name):
+        return getattr(self._model, name)
+
+
+def sample(model, watcher: Watcher, seed: int, steps: int, cfg: float, sampler_name: str,
            scheduler: str, positive, negative, latent: dict, denoise: float = 1.0) -> dict:
-    """What the KSampler node does, observed."""
-    return host_nodes.common_ksampler(observed_model(model, observer), seed, steps, cfg,
+    """What the KSampler node does, watched."""
+    return host_nodes.common_ksampler(watched_model(model, watcher), seed, steps, cfg,
                                       sampler_name, scheduler, positive, negative, latent,
                                       denoise=denoise)[0]
 
 
-def sample_guider(guider, observer: Observer, noise, sampler, sigmas: torch.Tensor,
+def sample_guider(guider, watcher: Watcher, noise, sampler, sigmas: torch.Tensor,
                   latent: dict) -> tuple[dict, dict]:
-    """What the SamplerCustomAdvanced node does, observed: output and denoised output."""
+    """What the SamplerCustomAdvanced node does, watched: output and denoised output."""
     ours = copy.copy(guider)
     # Wrappers are the patcher's; the guider's own model_options stay, a run works on a copy.
-    ours.model_patcher = observed_model(guider.model_patcher, observer)
+    ours.model_patcher = watched_model(guider.model_patcher, watcher)
     return SamplerCustomAdvanced.execute(noise, ours, sampler, sigmas, latent).args
 
 
-def observed_model(model, observer: Observer):
-    """A clone of the MODEL that shows the observer each call of whatever sampler runs on it."""
-    tap = FeatureTap(last_layer_of(model))
-    clone = tap.attach(model)
+def watched_model(model, watcher: Watcher):
+    """A clone of the MODEL on which the watcher runs whatever sampler is used."""
+    clone = watcher.tap.attach(model) if watcher.tap else model.clone()
 
-    def sampler_sample(executor, *args, **kwargs):
-        executor.original = _observed_sampler(executor.class_obj, tap, observer).sample
-        return executor(*args, **kwargs)
+    def sampler_sample(executor, guider, sigmas, extra_args, callback, *args, **kwargs):
+        progress = Progress(callback)
+        executor.original = _watched_sampler(executor.class_obj, watcher, progress).sample
+        return executor(guider, sigmas, extra_args, progress, *args, **kwargs)
 
     clone.add_wrapper_with_key(WrappersMP.SAMPLER_SAMPLE, WRAPPER_KEY, sampler_sample)
     return clone
+
+
+def _watched_sampler(sampler, watcher: Watcher, progress: Progress):
+    if not isinstance(sampler, comfy.samplers.KSAMPLER):
+        raise BayesDiffError(f"the sampler is a {type(sampler).__name__}, one that calls the model"
+                             " as ComfyUI's own do (KSAMPLER) was expected: choose another.")
+    function = sampler.sampler_function
+
+    @functools.wraps(function)
+    def sampler_function(model, x, sigmas, extra_args=None, callback=None, disable=None, **options):
+        return watcher.run(SamplerRun(function, model, x, sigmas, extra_args, callback, disable,
+                                      options, progress))
+
+    watched = copy.copy(sampler)
+    watched.sampler_function = sampler_function
+    return watched
 
 
 def slope(model_sampling, sigma: torch.Tensor) -> torch.Tensor:
@@ -71,32 +172,16 @@ def slope(model_sampling, sigma: torch.Tensor) -> torch.Tensor:
     return rise[:, 0]
 
 
-def _observed_sampler(sampler, tap: FeatureTap, observer: Observer):
-    if not isinstance(sampler, comfy.samplers.KSAMPLER):
-        raise BayesDiffError(f"the sampler is a {type(sampler).__name__}, one that calls the model"
-                             " as ComfyUI's own do (KSAMPLER) was expected: choose another.")
-    function = sampler.sampler_function
-
-    @functools.wraps(function)
-    def sampler_function(model, *args, **kwargs):
-        return function(_ObservedModel(model, tap, observer), *args, **kwargs)
-
-    observed = copy.copy(sampler)
-    observed.sampler_function = sampler_function
-    return observed
+def is_flow(model_sampling) -> bool:
+    """Whether x holds 1 - sigma of the image, rather than all of it."""
+    half, zero = torch.tensor([0.5]), torch.zeros(1, 1)
+    return bool(model_sampling.noise_scaling(half, zero, zero + 1) < 0.75)
 
 
-class _ObservedModel:
-    """Stands in for the model a sampler calls; all else about it is the model's own."""
-
-    def __init__(self, model, tap: FeatureTap, observer: Observer):
-        self._model, self._tap, self._observer = model, tap, observer
-
-    def __call__(self, x, sigma, *args, **kwargs):
-        self._tap.take()
-        denoised = self._model(x, sigma, *args, **kwargs)
-        self._observer(ModelCall(x, sigma, denoised, self._tap.take()))
-        return denoised
-
-    def __getattr__(self, name):
-        return getattr(self._model, name)
+def latent_scale(model, shape: torch.Size) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scale and shift from the sampler's space to the LATENT's: 1 x C x 1 ..."""
+    zero = torch.zeros(1, *shape[1:])
+    shift = model.process_latent_out(zero)
+    scale = model.process_latent_out(zero + 1) - shift
+    corner = (slice(None), slice(None), *[slice(1)] * (len(shape) - 2))
+    return scale[corner].clone(), shift[corner].clone()

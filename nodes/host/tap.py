@@ -26,12 +26,14 @@ class Chunk(NamedTuple):
     branch: int  # COND or UNCOND
     features: torch.Tensor  # B x C x H x W of a convolution, B x N x C of the image's tokens
     latent_shape: tuple[int, ...]  # what the network was given: smaller than the latent in an area
+    group: int = 0  # evaluations of the prompts in one model call: a patch such as PAG adds some
 
 
 class FeatureTap:
     def __init__(self, layer: LastAffine):
         self.layer = layer
         self._chunks: list[Chunk] = []
+        self._group = 0
         self._checked: set[tuple] = set()
 
     def attach(self, model):
@@ -40,12 +42,17 @@ class FeatureTap:
         # A compiled network ignores hooks that are added later.
         clone.remove_wrappers_with_key(WrappersMP.APPLY_MODEL, COMPILE_KEY)
         clone.add_wrapper_with_key(WrappersMP.APPLY_MODEL, WRAPPER_KEY, self._apply_model)
+        clone.add_wrapper_with_key(WrappersMP.CALC_COND_BATCH, WRAPPER_KEY, self._calc_cond_batch)
         return clone
 
     def take(self) -> tuple[Chunk, ...]:
         """The chunks since the last take."""
-        chunks, self._chunks = tuple(self._chunks), []
+        chunks, self._chunks, self._group = tuple(self._chunks), [], 0
         return chunks
+
+    def _calc_cond_batch(self, executor, *args, **kwargs):
+        self._group += 1
+        return executor(*args, **kwargs)
 
     def _apply_model(self, executor, x, t, c_concat=None, c_crossattn=None, control=None,
                      transformer_options={}, **kwargs):
@@ -65,7 +72,8 @@ class FeatureTap:
         branches = transformer_options.get("cond_or_uncond", [COND])
         shape = (len(x) // len(branches), *x.shape[1:])
         parts = self.layer.crop(features, x.shape).chunk(len(branches))
-        self._chunks += [Chunk(branch, part, shape) for branch, part in zip(branches, parts)]
+        self._chunks += [Chunk(branch, part, shape, self._group)
+                         for branch, part in zip(branches, parts)]
         return denoised
 
     def _check(self, model, x, t, features, output, denoised) -> None:
@@ -74,9 +82,9 @@ class FeatureTap:
         if shapes in self._checked:
             return
         output = self.layer.sign * self.layer.to_grid(output, x.shape).float()
-        expected = model.model_sampling.calculate_denoised(t, output, x)
-        if expected.shape != denoised.shape or not torch.allclose(
-                expected, denoised, rtol=1e-4, atol=1e-6, equal_nan=True):
+        if output.shape != x.shape or not torch.allclose(
+                model.model_sampling.calculate_denoised(t, output, x), denoised,
+                rtol=1e-4, atol=1e-6, equal_nan=True):
             raise BayesDiffError(f"the output of {self.layer.path}, laid on the latent as for"
                                  f" {self.layer.family}, is not the output of this model: a patch"
                                  " changes it afterwards, or it is a variant that is not supported."
@@ -87,6 +95,7 @@ class FeatureTap:
 def guided(chunks: tuple[Chunk, ...], scale: float, latent_shape: tuple[int, ...]) -> torch.Tensor:
     """The features of one guided model call on a latent of this shape."""
     branches: dict[int, torch.Tensor] = {}
+    chunks = tuple(chunk for chunk in chunks if chunk.group == chunks[0].group)
     for chunk in chunks:
         if chunk.branch in branches or chunk.latent_shape != tuple(latent_shape):
             raise BayesDiffError("the conditioning is made of several parts (areas, masks, combined"
@@ -94,7 +103,7 @@ def guided(chunks: tuple[Chunk, ...], scale: float, latent_shape: tuple[int, ...
                                  f"{_summary(chunks)} on a latent of {tuple(latent_shape)}. One"
                                  " positive and one negative prompt for the whole latent were"
                                  " expected. Use trajectory variance instead.")
-        branches[chunk.branch] = chunk.features
+        branches[chunk.branch] = chunk.features.float()
     if branches.keys() == {COND, UNCOND}:
         return guided_features(branches[COND], branches[UNCOND], scale)
     if branches.keys() == {COND} and math.isclose(scale, 1.0):

@@ -1,9 +1,9 @@
 """ComfyUI in this process, with the pack loaded by ComfyUI's own loader."""
 
 import asyncio
-import importlib
+import importlib.util
 import sys
-from types import SimpleNamespace
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -18,7 +18,8 @@ import folder_paths  # noqa: E402
 import nodes as host_nodes  # noqa: E402
 from tools import tiny_models  # noqa: E402
 
-SIZES = {"sd15": (4, 8, 8), "sd3": (16, 9, 7), "flux": (16, 9, 7), "wan": (16, 3, 5, 6)}
+SIZES = {"sd15": (4, 8, 8), "sd3": (16, 9, 7), "flux": (16, 9, 7), "flux2": (128, 5, 3),
+         "wan": (16, 3, 5, 6), "hunyuan_video": (16, 3, 4, 6)}
 STEPS = 3
 
 
@@ -27,12 +28,24 @@ def pack():
     """The modules of the pack, under the name that the host gives them."""
     assert asyncio.run(host_nodes.load_custom_node(str(REPOSITORY))), "the host refused the pack"
     root = str(REPOSITORY).replace(".", "_x_")
-    module = {name: importlib.import_module(f"{root}.nodes.{name}") for name in
-              ["host.last_layers", "host.tap", "host.sampling", "host.prediction", "model_info"]}
-    return SimpleNamespace(
-        root=sys.modules[root], model_info=module["model_info"],
-        **{name.removeprefix("host."): value for name, value in module.items() if "." in name},
-        BayesDiffError=module["host.tap"].BayesDiffError)
+    core = Modules(root, "bayesdiff_core")
+    nodes = Modules(root, "nodes", "nodes.host")
+    nodes.root, nodes.core, nodes.Observing = sys.modules[root], core, Observing
+    nodes.BayesDiffError = core.checks.BayesDiffError
+    return nodes
+
+
+class Modules:
+    """Modules of the pack as attributes, imported when asked for."""
+
+    def __init__(self, root, *packages):
+        self._packages = [f"{root}.{package}" for package in packages]
+
+    def __getattr__(self, name):
+        for package in self._packages:
+            if importlib.util.find_spec(f"{package}.{name}"):
+                return importlib.import_module(f"{package}.{name}")
+        raise AttributeError(name)
 
 
 @pytest.fixture(scope="session")
@@ -54,6 +67,31 @@ def load_model(tmp_path_factory):
     return load
 
 
+class ModelCall(NamedTuple):
+    """One call of the model by the sampler."""
+
+    x: torch.Tensor
+    sigma: torch.Tensor
+    denoised: torch.Tensor
+    chunks: tuple
+
+
+class Observing:
+    """The least that a watcher can do: shows each call of the model to an observer."""
+
+    def __init__(self, pack, model, observer):
+        self.tap = pack.tap.FeatureTap(pack.last_layers.last_layer_of(model))
+        self._stand_in, self._observer = pack.sampling.StandIn, observer
+
+    def run(self, run):
+        def call(x, sigma, **kwargs):
+            self.tap.take()
+            denoised = run.model(x, sigma, **kwargs)
+            self._observer(ModelCall(x, sigma, denoised, self.tap.take()))
+            return denoised
+        return run.go(model=self._stand_in(run.model, call))
+
+
 class Case:
     """One way to sample, run by the stock node or by us."""
 
@@ -61,18 +99,20 @@ class Case:
         self.model, self.pack, self.name = model, pack, name.removesuffix("_v")
         self.positive, self.negative = self.prompt(1), self.prompt(2)
         self.latent = {"samples": self.random(1, *SIZES[self.name], seed=3)}
-        self.cfg, self.denoise, self.sampler = 4.0, 1.0, "euler"
+        self.cfg, self.denoise, self.sampler, self.steps = 4.0, 1.0, "euler", STEPS
 
     def prompt(self, seed, tokens=5):
+        hunyuan = self.name == "hunyuan_video"
+        pooled = tiny_models.HUNYUAN_POOLED if hunyuan else tiny_models.POOLED
         return [[self.random(1, tokens, tiny_models.CONTEXT[self.name], seed=seed),
-                 {"pooled_output": self.random(1, tiny_models.POOLED, seed=seed)}]]
+                 {"pooled_output": self.random(1, pooled, seed=seed)}]]
 
     @staticmethod
     def random(*shape, seed):
         return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
     def options(self):
-        return (7, STEPS, self.cfg, self.sampler, "normal", self.positive, self.negative,
+        return (7, self.steps, self.cfg, self.sampler, "normal", self.positive, self.negative,
                 self.latent)
 
     def stock(self):
@@ -81,9 +121,13 @@ class Case:
     def observed(self, observer=None):
         """Our result, and the calls the observer saw."""
         calls = []
-        result = self.pack.sampling.sample(self.model, observer or calls.append, *self.options(),
-                                           denoise=self.denoise)
-        return result, calls
+        return self.watched(self.watcher(observer or calls.append)), calls
+
+    def watcher(self, observer):
+        return Observing(self.pack, self.model, observer)
+
+    def watched(self, watcher):
+        return self.pack.sampling.sample(self.model, watcher, *self.options(), denoise=self.denoise)
 
     def layer(self):
         """The last layer's record and its module."""

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-MODELS = ["sd15", "sd15_v", "sd3", "flux", "wan"]
+MODELS = ["sd15", "sd15_v", "sd3", "flux", "flux2", "wan", "hunyuan_video"]
 
 
 def denoised_from(case, call, features):

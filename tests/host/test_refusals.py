@@ -4,7 +4,7 @@ import comfy.patcher_extension
 import comfy.samplers
 import pytest
 import torch
-from comfy.ldm.wan.model import WanModel, WanModel_S2V
+from comfy.ldm.wan.model import SCAILWanModel, WanModel
 
 
 def guided_at_each_call(case, pack):
@@ -47,7 +47,7 @@ def test_subclass_is_known_unless_it_has_its_own_token_layout(pack):
         pass
 
     assert pack.last_layers._family(Renamed).name == "Wan"
-    assert pack.last_layers._family(WanModel_S2V) is None
+    assert pack.last_layers._family(SCAILWanModel) is None
 
 
 def test_patch_that_changes_the_output_after_the_last_layer_is_refused(case, pack):
@@ -73,7 +73,7 @@ def test_sampler_of_another_make_is_refused(case, pack):
         pass
 
     with pytest.raises(pack.BayesDiffError, match="Foreign.*KSAMPLER"):
-        pack.sampling._observed_sampler(Foreign(), None, None)
+        pack.sampling._watched_sampler(Foreign(), None, None)
 
 
 def test_torch_compile_wrapper_is_dropped_on_our_clone_only(case, pack):

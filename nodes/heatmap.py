@@ -1,0 +1,242 @@
+"""Where the model was unsure, as colours over the picture and as a mask."""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import comfy.model_management
+import comfy.utils
+import numpy as np
+import torch
+from comfy_api.latest import io, ui
+from PIL import Image, ImageDraw, ImageFont
+
+from ..bayesdiff_core import heatmap as maps
+from ..bayesdiff_core.checks import BayesDiffError
+from ..bayesdiff_core.trajectory import mixed_seed
+from .sockets import TRAJECTORY
+
+
+class BayesDiffHeatmap(io.ComfyNode):
+    @classmethod
+    def define_schema(cls):
+        return io.Schema(
+            node_id="BayesDiff_UncertaintyHeatmap",
+            display_name="Uncertainty Heatmap",
+            category="bayesdiff",
+            description="Shows where the model was unsure, as colours over the picture and as a"
+                        " mask. Unsure is not the same as bad.",
+            inputs=[
+                io.Latent.Input("variance", optional=True, tooltip=(
+                    "Variance of the latent, in the latent's own scale. Link this or a"
+                    " trajectory; where both are linked the trajectory is used.")),
+                TRAJECTORY.Input("trajectory", optional=True, tooltip=(
+                    "The sampled trajectory: holds the variance, the mean and what coherent draws"
+                    " are made of, at the result and at earlier steps.")),
+                io.Latent.Input("samples", optional=True, tooltip=(
+                    "The sampled latent. Needed with a variance, to decode the picture or draws;"
+                    " not used with a trajectory, which has its own.")),
+                io.Vae.Input("vae", optional=True, tooltip=(
+                    "Decodes the draws (method pixel), and the picture if no image is linked.")),
+                io.Image.Input("image", optional=True, tooltip=(
+                    "The picture to lay the colours over, one for each latent, of any size. If"
+                    " not linked, the VAE decodes it.")),
+                io.Combo.Input("method", options=["fast", "pixel"], default="fast", tooltip=(
+                    "fast: standard deviation of the latent, enlarged; no decoding. pixel: decodes"
+                    " draws and takes the standard deviation of their pixels, in units of 0-1;"
+                    " takes as long as that many VAE decodes.")),
+                io.Combo.Input("colour_map", options=maps.COLOUR_MAPS, default="turbo", tooltip=(
+                    "Colours from the least deviation to the greatest.")),
+                io.Float.Input("opacity", default=0.6, min=0.0, max=1.0, step=0.05, tooltip=(
+                    "How much the colours cover the picture, 0 (not at all) to 1 (all).")),
+                io.Combo.Input("value_range", options=["per image", "shared"], default="per image",
+                               tooltip=(
+                    "Ends of the colours and percentile of the mask: of each image (or video) by"
+                    " itself, or of the whole batch, which makes images comparable.")),
+                io.Float.Input("clip_percentile", default=99.0, min=50.0, max=100.0, step=0.1,
+                               tooltip=(
+                    "Deviations above this percentile (50-100) share the last colour, so that a"
+                    " few high ones do not hide the rest. Does not change the mask.")),
+                io.Int.Input("step", default=-1, min=-1, max=10000, tooltip=(
+                    "Which step of the trajectory to look at: -1 is the result, 0 the start."
+                    " Only steps that the trajectory keeps; -1 without one.")),
+                io.Int.Input("draws", default=8, min=2, max=256, tooltip=(
+                    "Method pixel: how many draws to decode, 2-256. With 8 the deviation of a"
+                    " pixel is known to about a quarter, with 32 to about an eighth.")),
+                io.Boolean.Input("remove_low_pass", default=False, tooltip=(
+                    "Method pixel: takes the local mean (over 1/8 of the shorter side) out of each"
+                    " draw, so that shifts of colour or light as a whole do not count.")),
+                io.Int.Input("seed", default=0, min=0, max=2**64 - 1, control_after_generate=False,
+                             tooltip="Method pixel: seed of the draws, 0 to 2^64 - 1."),
+                io.Combo.Input("mask_by", options=["percentile", "value"], default="percentile",
+                               tooltip=(
+                    "What mask_threshold is: a percentile of the deviations, or a standard"
+                    " deviation as the colour bar shows it.")),
+                io.Float.Input("mask_threshold", default=80.0, min=0.0, max=100.0, step=0.001,
+                               tooltip=(
+                    "The mask is 1 above it. Percentile 0-100: 80 masks the fifth with the"
+                    " greatest deviations. Value: a standard deviation.")),
+                io.Int.Input("grow", default=0, min=-512, max=512, tooltip=(
+                    "Grows the mask by this many pixels of the image; shrinks it below 0.")),
+                io.Float.Input("blur", default=0.0, min=0.0, max=256.0, step=0.5, tooltip=(
+                    "Softens the edges of the mask by a Gaussian of this standard deviation, in"
+                    " pixels of the image.")),
+                io.Boolean.Input("colour_bar", default=True, tooltip=(
+                    "Adds a strip at the right of the heatmap: the colours, with the standard"
+                    " deviations that they stand for.")),
+            ],
+            outputs=[
+                io.Image.Output(display_name="overlay", tooltip=(
+                    "The picture under the colours, at its own size.")),
+                io.Image.Output(display_name="heatmap", tooltip=(
+                    "The colours alone, with the colour bar if asked for.")),
+                io.Mask.Output(display_name="mask", tooltip=(
+                    "1 where the model was more unsure than the threshold, at the size of the"
+                    " image. For Set Latent Noise Mask, Differential Diffusion and detailers.")),
+            ],
+            is_output_node=True,
+            search_aliases=["uncertainty", "heatmap", "variance map", "uncertainty mask"],
+        )
+
+    @classmethod
+    def execute(cls, method, colour_map, opacity, value_range, clip_percentile, step, draws,
+                remove_low_pass, seed, mask_by, mask_threshold, grow, blur, colour_bar,
+                variance=None, trajectory=None, samples=None, vae=None,
+                image=None) -> io.NodeOutput:
+        source = source_of(variance, trajectory, samples, step)
+        deviation = maps.deviation_map(source.variance)
+        if method == "pixel":
+            deviation = pixel_deviation(source, vae, draws, seed, remove_low_pass)
+        if image is None and vae is not None and source.result is not None:
+            image = decoded(vae, source.result)
+        if image is not None:
+            image = image[..., :3].float()
+        deviation = at_image_size(deviation, image, vae)
+
+        shared = value_range == "shared"
+        ends = maps.colour_range(deviation, clip_percentile, shared)
+        colours = maps.coloured(ends.normalised(deviation), colour_map).flatten(0, 1)
+        overlay = colours if image is None else maps.overlaid(image, colours, opacity)
+        if mask_by == "percentile":
+            mask_threshold = maps.percentiles(deviation, mask_threshold, shared)
+        mask = maps.uncertainty_mask(deviation, mask_threshold, grow, blur).flatten(0, 1)
+        heatmap = with_colour_bars(colours, ends, colour_map) if colour_bar else colours
+        return io.NodeOutput(overlay, heatmap, mask, ui=ui.PreviewImage(overlay, cls=cls))
+
+
+class Source(NamedTuple):
+    """What a map is made of, in the LATENT's scale, B x C x (T) x H x W."""
+
+    variance: torch.Tensor
+    mean: torch.Tensor | None  # what the variance is around
+    result: torch.Tensor | None  # what the overlay shows
+    draws: Callable[[int, int], torch.Tensor]  # count, seed -> offsets, count x B x C x ...
+
+
+def source_of(variance, trajectory, samples, step: int) -> Source:
+    if trajectory is not None:
+        return Source(trajectory.latent_variance(step), trajectory.latent_mean(step),
+                      trajectory.latent_mean(),
+                      lambda count, seed: trajectory.draws(step, count, seed) * trajectory.scale)
+    if variance is None:
+        raise BayesDiffError("neither a variance nor a trajectory is linked, one of them was"
+                             " expected: link an output of a BayesDiff sampler.")
+    if step != -1:
+        raise BayesDiffError(f"step is {step}, but a variance belongs to the result only, which is"
+                             " step -1: set that, or link a trajectory.")
+    variance = latent_of(variance)
+    mean = None if samples is None else latent_of(samples)
+    if mean is not None and mean.shape != variance.shape:
+        raise BayesDiffError(f"the samples have the shape {list(mean.shape)} and the variance"
+                             f" {list(variance.shape)}, the same was expected: link two outputs of"
+                             " one sampler.")
+    return Source(variance, mean, mean,
+                  lambda count, seed: independent_draws(variance, count, seed))
+
+
+def latent_of(latent: dict) -> torch.Tensor:
+    """Of a latent of several parts (video with sound) the first, as the stock VAE Decode does."""
+    samples = latent["samples"]
+    return (samples.unbind()[0] if samples.is_nested else samples).float()
+
+
+def independent_draws(variance: torch.Tensor, count: int, seed: int) -> torch.Tensor:
+    """Noise of that variance at each pixel; each image has its own generator."""
+    drawn = []
+    for index, image in enumerate(variance.cpu()):
+        generator = torch.Generator().manual_seed(mixed_seed(seed, index))
+        drawn.append(image.sqrt() * torch.randn(count, *image.shape, generator=generator))
+    return torch.stack(drawn, dim=1)
+
+
+def pixel_deviation(source: Source, vae, count: int, seed: int,
+                    remove_low_pass: bool) -> torch.Tensor:
+    """B x T x H x W: how far the decoded draws are from each other at each pixel."""
+    if vae is None or source.mean is None:
+        missing = "VAE" if vae is None else "samples"
+        raise BayesDiffError(f"method is pixel, which decodes draws, but no {missing} input is"
+                             " linked: link it, or set the method to fast.")
+    over, progress = maps.DrawVariance(), comfy.utils.ProgressBar(count)
+    for offset in source.draws(count, seed):
+        comfy.model_management.throw_exception_if_processing_interrupted()
+        picture = decoded(vae, source.mean + offset.to(source.mean.device))
+        over.add(maps.without_low_pass(picture) if remove_low_pass else picture)
+        progress.update(1)
+    deviation = maps.deviation_map(over.variance().movedim(-1, 1))
+    return deviation.reshape(len(source.mean), -1, *deviation.shape[-2:])
+
+
+def decoded(vae, latent: torch.Tensor) -> torch.Tensor:
+    """Frames x H x W x 3, the frames of a batch of videos one after the other."""
+    frames = vae.decode(latent.clone())  # older hosts write into what the pixel space VAE is given
+    return frames.reshape(-1, *frames.shape[-3:])[..., :3].float()
+
+
+def at_image_size(deviation: torch.Tensor, image: torch.Tensor | None, vae) -> torch.Tensor:
+    batch, frames, height, width = deviation.shape
+    if image is None:
+        factor = 8 if vae is None else vae.spacial_compression_decode()
+        return maps.resized(deviation, frames, height * factor, width * factor)
+    each, left_over = divmod(len(image), batch)
+    if left_over or (each != 1 if frames == 1 else each < frames):
+        of = f"of {frames} frames or more" if frames > 1 else "of 1 picture"
+        raise BayesDiffError(f"the image input holds {len(image)} pictures, but the variance is a"
+                             f" batch of {batch} {of}: link what was decoded from the same latent.")
+    return maps.resized(deviation.to(image.device), each, *image.shape[1:3])
+
+
+def with_colour_bars(heatmap: torch.Tensor, ends: maps.ColourRange,
+                     colour_map: str) -> torch.Tensor:
+    """Frames x H x W x 3, made wider by a strip with the colours and their numbers."""
+    height = heatmap.shape[1]
+    text = min(max(height // 26, 10), 48)  # pixels
+    font = ImageFont.load_default(text)
+    count = min(max(height // (3 * text), 2), 6)
+    labels = [numbers(low, high, count) for low, high in zip(*(end.tolist() for end in ends))]
+    widest = max(font.getlength(label) for image in labels for label in image)
+    inset, left, right = min(text, height // 4), text // 2, 2 * text
+    width = -(-(right + text + math.ceil(widest)) // 8) * 8  # video encoders want such sizes
+
+    bar = maps.coloured(torch.linspace(1, 0, height - 2 * inset), colour_map)
+    strips = []
+    for image in labels:
+        strip = Image.new("RGB", (width, height), "#202020")
+        draw = ImageDraw.Draw(strip)
+        for place, label in zip(np.linspace(height - inset - 1, inset, count), image):
+            draw.line([(right, place), (right + text // 4, place)], "white")
+            draw.text((right + text // 2, place), label, "white", font, anchor="lm")
+        strip = torch.from_numpy(np.array(strip)).float() / 255
+        strip[inset:height - inset, left:right] = bar.unsqueeze(1)
+        strips.append(strip)
+    strips = torch.stack(strips).repeat_interleave(len(heatmap) // len(strips), 0)
+    return torch.cat([heatmap, strips.to(heatmap)], dim=2)
+
+
+def numbers(low: float, high: float, count: int) -> list[str]:
+    """Evenly spaced from low to high, with as many digits as tell them apart; one if flat."""
+    apart = (high - low) / (count - 1)
+    if apart <= maps.ROUNDING * high:
+        return [f"{low:.3g}"]
+    decimals = max(1 - math.floor(math.log10(apart)), 0)
+    form = f".{decimals}f" if decimals <= 5 else ".2e"
+    return [f"{low + place * apart:{form}}" for place in range(count)]

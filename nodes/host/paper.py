@@ -1,0 +1,79 @@
+"""Mode `paper`: Algorithm 1 and 2 of BayesDiff with the paper's own rules for DDIM and DPM-Solver-2.
+
+eps_t is drawn from the posterior on uncertain steps, so this mode changes the picture.
+"""
+
+import functools
+
+import comfy.model_management
+import torch
+
+from ...bayesdiff_core import rules, schedules
+from ...bayesdiff_core.bayesdiff import ImageNoise, Moments, bayesdiff
+from ...bayesdiff_core.checks import BayesDiffError
+from ...bayesdiff_core.trajectory import Trajectory
+from .predicting import Predictor
+from .sampling import SamplerRun, is_flow
+
+RULES = {"sample_euler": rules.ddim, "sample_dpm_2": rules.dpm_solver_2}
+
+
+class Paper:
+    def __init__(self, predictor: Predictor, seeds: list[int], keep_steps: int, interval: int,
+                 samples: int):
+        self.predictor, self.tap = predictor, predictor.tap
+        self._seeds, self._keep_steps = seeds, keep_steps
+        self._interval, self._samples = interval, samples
+        self.trajectory: Trajectory | None = None
+        self.calls = self.extra_calls = 0
+        self.notes: list[str] = []
+
+    def run(self, run: SamplerRun) -> torch.Tensor:
+        rule = RULES.get(run.function.__name__)
+        if rule is None or run.options:
+            raise BayesDiffError(f"the paper has no rule for the sampler {run.function.__name__}"
+                                 f" {run.options or ''}: choose ddim or euler (its DDIM), or dpm_2"
+                                 " (its DPM-Solver-2) without options, or another mode.")
+        if rule is rules.dpm_solver_2:
+            rule = functools.partial(rule, flow=is_flow(run.model_sampling))
+        batch, steps = len(run.x), len(run.sigmas) - 1
+        schedule = schedules.by_interval(steps, self._interval)
+        run.progress.extra = self._samples * (len(schedule) - 1) \
+            * sum(2 if rule(a, b).to_mid else 1
+                  for a, b in [map(float, run.sigmas[i:i + 2]) for i in schedule[1:2]])
+        recorder = run.recorder(self._seeds, self._keep_steps)
+        none = run.x.new_zeros(0, *run.x.shape)
+
+        def predict(x, sigma):
+            parts = x.split(batch)
+            found = []
+            for part in parts:
+                comfy.model_management.throw_exception_if_processing_interrupted()
+                denoised = run.model(part, part.new_full([batch], sigma), **run.extra_args)
+                found.append((part - denoised) / sigma)
+                if len(parts) > 1:
+                    run.progress.tick()
+            self.calls += len(parts) == 1
+            self.extra_calls += len(parts) if len(parts) > 1 else 0
+            return torch.cat(found)
+
+        def predict_with_posterior(x, sigma):
+            self.calls += 1
+            level = x.new_full([batch], sigma)
+            call = self.predictor.call(run, x, level, run.extra_args)
+            return (x - call.denoised) / sigma, call.predictive
+
+        def on_step(step: int, d: torch.Tensor, state: Moments) -> None:
+            sigma = run.sigmas[step]
+            recorder.add(step, state.mean, state.variance, none)
+            run.callback({"i": step, "x": state.sample, "denoised": state.sample - sigma * d,
+                          "sigma": sigma, "sigma_hat": sigma})
+
+        result = bayesdiff(predict, predict_with_posterior, run.x, run.sigmas, rule, schedule,
+                           self._samples, ImageNoise(self._seeds, run.x.shape[1:]),
+                           on_step=on_step)
+        self.notes = [*self.predictor.notes,
+                      f"{100 * result.negative_share:.0f} % of the variances of the paper's"
+                      " iteration turned negative and were set to 0"]
+        self.trajectory = run.finish(recorder, result.sample, result.variance, none)
+        return result.sample

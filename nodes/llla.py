@@ -1,0 +1,270 @@
+"""Fitting, saving and loading a posterior over a model's last layer (LLLA)."""
+
+import os
+from pathlib import Path
+
+import folder_paths
+import torch
+from comfy_api.latest import io, ui
+
+from ..bayesdiff_core.checks import BayesDiffError
+from ..bayesdiff_core.llla import PRIORS, Llla, describe, predictive_sd_by_level
+from ..bayesdiff_core.posterior import STRUCTURES
+from . import llla_file
+from .host import fit as data_loop
+from .level_plot import level_plot
+from .sockets import LLLA
+
+FOLDER = "llla"
+AS_FITTED = "as fitted"
+OUTPUT = "[output] "  # before a file's name in the list
+FOLDERS = ("models", "output")
+
+
+class BayesDiffLLLAFit(io.ComfyNode):
+    @classmethod
+    def define_schema(cls):
+        return io.Schema(
+            node_id="BayesDiff_LLLAFit",
+            display_name="LLLA Fit",
+            category="bayesdiff",
+            description="Fits a posterior over the weights of a model's last layer (last-layer"
+                        " Laplace approximation), from which BayesDiff computes where the model is"
+                        " unsure. It needs no data set: without latents or images the model draws"
+                        " its own.",
+            inputs=[
+                io.Model.Input("model", tooltip="The diffusion model to fit. It is run, not"
+                                                " changed."),
+                io.Conditioning.Input("positive", tooltip="Prompts like those you will use: one, or"
+                                                          " a list, dealt to the latents in turn."),
+                io.Combo.Input("structure", options=list(STRUCTURES),
+                               tooltip="full: weights may be correlated, which tells unusual inputs"
+                                       " better (a matrix of about 66 MB for SD1.5). diagonal:"
+                                       " independent weights, as in the paper; small and quick."),
+                io.Int.Input("number", default=64, min=1, max=100000,
+                             tooltip="How many noised latents to run through the network, 1 to"
+                                     " 100000. Each costs one network call; the latents given are"
+                                     " used in turn, each time with new noise."),
+                io.Combo.Input("timesteps", options=list(data_loop.TIMESTEPS),
+                               tooltip="Which noise levels they get. uniform: over the model's own"
+                                       " timesteps, as in the paper; log sigma: evenly in the"
+                                       " logarithm; logit normal: more in the middle."),
+                io.Combo.Input("prior", options=list(PRIORS),
+                               tooltip="fixed: prior_precision is used, with noise variance 1, as"
+                                       " in the paper. evidence: the data choose the prior"
+                                       " precision, with the measured noise variance."),
+                io.Float.Input("prior_precision", default=1.0, min=1e-6, max=1e9, step=0.1,
+                               round=False,
+                               tooltip="1 / variance that a weight has before any data, above 0."
+                                       " Not used with 'evidence'."),
+                io.Float.Input("temperature", default=1.0, min=0.0, max=1e6, step=0.05, round=False,
+                               tooltip="Factor on the posterior variance, 0 to 1000000; 1 is the"
+                                       " plain posterior, 0 switches the uncertainty off."),
+                io.Float.Input("empty_share", default=0.1, min=0.0, max=1.0, step=0.05,
+                               tooltip="Share of latents that are run with the negative prompt, 0"
+                                       " to 1, so that the part of CFG without the prompt is"
+                                       " covered too."),
+                io.Int.Input("seed", default=0, min=0, max=0xffffffffffffffff,
+                             control_after_generate=True,
+                             tooltip="For noise, noise levels and own samples, a whole number from"
+                                     " 0. The same seed gives the same posterior."),
+                io.Int.Input("size", default=512, min=16, max=8192, step=8,
+                             tooltip="Width and height in pixels of the model's own samples. Only"
+                                     " used if neither latents nor images are connected."),
+                io.Latent.Input("latents", optional=True,
+                                tooltip="Clean latents to noise: one, a batch or a list, at least 1"
+                                        " image. An empty latent gives the size of own samples."
+                                        " Nothing connected: the model draws its own samples first,"
+                                        " one for every 8 noised latents, 20 steps each. The fit"
+                                        " looks only at features on their way through the network"
+                                        " and needs no labels or true pictures, so that will do."),
+                io.Image.Input("images", optional=True,
+                               tooltip="Pictures to encode with the vae, instead of latents: a"
+                                       " batch or a list, at least 1."),
+                io.Vae.Input("vae", optional=True,
+                             tooltip="Encodes the images; the one that belongs to the model. Not"
+                                     " needed without images."),
+                io.Conditioning.Input("negative", optional=True,
+                                      tooltip="The prompt of the empty_share, usually your negative"
+                                              " or an empty one. Not connected: the first prompt,"
+                                              " zeroed out."),
+                LLLA.Input("posterior", optional=True,
+                           tooltip="A posterior of the same model to continue from: its latents"
+                                   " stay in and the new ones, at least 1, are added."),
+            ],
+            outputs=[LLLA.Output(display_name="posterior",
+                                 tooltip="The fitted posterior: 1 for all images and prompts.")],
+            is_output_node=True,
+            is_input_list=True,
+            search_aliases=["laplace", "posterior", "uncertainty", "fit", "train"],
+        )
+
+    @classmethod
+    def execute(cls, model, positive, structure, number, timesteps, prior, prior_precision,
+                temperature, empty_share, seed, size, latents=None, images=None, vae=None,
+                negative=None, posterior=None) -> io.NodeOutput:
+        model, = _single("model", model)
+        settings = data_loop.Settings(structure[0], number[0], timesteps[0], empty_share[0],
+                                      seed[0])
+        examples, source = _examples(model, positive, latents, images, vae and vae[0], size[0],
+                                     settings)
+        earlier = posterior[0] if posterior else None
+        result = data_loop.fit(model, positive, examples, settings, prior[0], prior_precision[0],
+                               temperature[0], negative[0] if negative else None, earlier, source)
+        return io.NodeOutput(result.llla, ui=_info(cls, result.llla, result.warning))
+
+
+class BayesDiffLLLASave(io.ComfyNode):
+    @classmethod
+    def define_schema(cls):
+        return io.Schema(
+            node_id="BayesDiff_LLLASave",
+            display_name="LLLA Save",
+            category="bayesdiff",
+            description="Saves a fitted posterior as a safetensors file, for LLLA Load.",
+            inputs=[
+                LLLA.Input("posterior", tooltip="The posterior to save: 1, from LLLA Fit or Load."),
+                io.String.Input("filename_prefix", default="posterior",
+                                tooltip="Name of the file, 1 to 100 characters without path"
+                                        " separators; a counter is added unless overwrite is on."),
+                io.Combo.Input("folder", options=list(FOLDERS),
+                               tooltip="models: models/llla, beside your other models. output:"
+                                       " output/llla. LLLA Load lists both."),
+                io.Boolean.Input("overwrite", default=False,
+                                 tooltip="On: the file has exactly this name, and an older one of"
+                                         " that name is replaced. Off: nothing is ever replaced."),
+            ],
+            outputs=[io.String.Output(display_name="file",
+                                      tooltip="Name of the file, as LLLA Load lists it.")],
+            is_output_node=True,
+            search_aliases=["laplace", "posterior", "save posterior"],
+        )
+
+    @classmethod
+    def execute(cls, posterior, filename_prefix, folder, overwrite) -> io.NodeOutput:
+        path = _save_path(filename_prefix, folder, overwrite)
+        llla_file.write(posterior, path)
+        name = path.name if folder == "models" else OUTPUT + path.name
+        return io.NodeOutput(name, ui=ui.PreviewText(f"saved as {name}"))
+
+
+class BayesDiffLLLALoad(io.ComfyNode):
+    @classmethod
+    def define_schema(cls):
+        return io.Schema(
+            node_id="BayesDiff_LLLALoad",
+            display_name="LLLA Load",
+            category="bayesdiff",
+            description="Loads a posterior that LLLA Save wrote. Structure, prior and temperature"
+                        " can be changed without fitting again.",
+            inputs=[
+                io.Combo.Input("file", options=_files(),
+                               tooltip="A file of models/llla or, marked [output], of output/llla."
+                                       " At least 1 must be there; press R to refresh the list."),
+                io.Combo.Input("structure", options=[AS_FITTED, *STRUCTURES],
+                               tooltip="as fitted, full or diagonal. A file fitted as diagonal"
+                                       " cannot become full."),
+                io.Combo.Input("prior", options=[AS_FITTED, *PRIORS],
+                               tooltip="as fitted; fixed: prior_precision is used; evidence: the"
+                                       " data choose it."),
+                io.Float.Input("prior_precision", default=1.0, min=1e-6, max=1e9, step=0.1,
+                               round=False,
+                               tooltip="1 / variance that a weight has before any data, above 0."
+                                       " Only used with prior 'fixed'."),
+                io.Float.Input("temperature", default=1.0, min=0.0, max=1e6, step=0.05, round=False,
+                               tooltip="Factor on the posterior variance beside the fitted one, 0"
+                                       " to 1000000; 1 leaves it as fitted."),
+            ],
+            outputs=[LLLA.Output(display_name="posterior",
+                                 tooltip="The posterior: 1 for all images and prompts.")],
+            is_output_node=True,
+            search_aliases=["laplace", "posterior", "load posterior"],
+        )
+
+    @classmethod
+    def fingerprint_inputs(cls, file, **settings):
+        path = _path(file)
+        found = path.stat() if path and path.is_file() else None
+        return (found.st_mtime_ns, found.st_size) if found else None
+
+    @classmethod
+    def execute(cls, file, structure, prior, prior_precision, temperature) -> io.NodeOutput:
+        path = _path(file)
+        if path is None or not path.is_file():
+            raise BayesDiffError(f"{file} is in neither models/llla nor output/llla: refresh the"
+                                 " list and choose another, or fit and save one.")
+        llla = llla_file.read(path, structure=None if structure == AS_FITTED else structure,
+                              prior=None if prior == AS_FITTED else prior,
+                              prior_precision=prior_precision if prior == "fixed" else None,
+                              temperature_factor=temperature)
+        return io.NodeOutput(llla, ui=_info(cls, llla))
+
+
+def _examples(model, positive, latents, images, vae, size, settings):
+    """What to noise, and where it is from."""
+    if latents and images:
+        raise BayesDiffError("both latents and images are connected, one of them was expected:"
+                             " disconnect the other.")
+    if images:
+        return data_loop.examples_of(model, data_loop.encoded(images, vae), len(positive)), "images"
+    if latents:
+        examples = data_loop.examples_of(model, latents, len(positive))
+        if any(torch.count_nonzero(example.latent) for example in examples):
+            return examples, "latents"
+        empty = examples[0].latent
+    else:
+        empty = data_loop.empty_latent(model, size)
+    return data_loop.own_samples(model, positive, empty, settings), "own samples"
+
+
+def _single(name: str, values: list) -> list:
+    if len(values) != 1:
+        raise BayesDiffError(f"{len(values)} values of {name} are connected, 1 was expected.")
+    return values
+
+
+def _info(cls, llla: Llla, warning: str | None = None) -> dict:
+    """What a node shows: text, a plot, and the plotted numbers for the browser."""
+    levels = predictive_sd_by_level(llla)
+    text = "\n".join([*([warning] if warning else []), *describe(llla)])
+    return {**ui.PreviewText(text).as_dict(),
+            **ui.PreviewImage(level_plot(levels), cls=cls).as_dict(),
+            "bayesdiff": [{"sigma": level.sigma, "variance": level.variance} for level in levels]}
+
+
+def _output_folder() -> Path:
+    return Path(folder_paths.get_output_directory()) / FOLDER
+
+
+def _files() -> list[str]:
+    found = sorted(path.name for path in _output_folder().glob("*.safetensors"))
+    return [*folder_paths.get_filename_list(FOLDER), *(OUTPUT + name for name in found)]
+
+
+def _path(file: str) -> Path | None:
+    """None if there is no such file."""
+    if file.startswith(OUTPUT):
+        name = file.removeprefix(OUTPUT)
+        return _output_folder() / name if name == os.path.basename(name) else None
+    found = folder_paths.get_full_path(FOLDER, file)
+    return Path(found) if found else None
+
+
+def _save_path(prefix: str, folder: str, overwrite: bool) -> Path:
+    name = prefix.strip().removesuffix(".safetensors")
+    bad = sorted({c for c in name if c in '/\\:*?"<>|' or not c.isprintable()})
+    if bad or not 0 < len(name) <= 100 or name.startswith("."):
+        why = f"it contains {' '.join(map(repr, bad))}" if bad else "its length or first sign"
+        raise BayesDiffError(f"filename_prefix is {prefix[:120]!r}, a name of 1 to 100 characters"
+                             " was expected, without path separators or other signs that file"
+                             f" systems refuse and not starting with a dot ({why}): choose a plain"
+                             " name.")
+    place = _output_folder() if folder == "output" else \
+        Path(folder_paths.get_folder_paths(FOLDER)[0])
+    if overwrite:
+        return place / f"{name}.safetensors"
+    taken = {path.name.lower() for path in place.glob("*.safetensors")} if place.is_dir() else set()
+    number = 1
+    while (numbered := f"{name}_{number:05}_.safetensors").lower() in taken:
+        number += 1
+    return place / numbered

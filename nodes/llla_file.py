@@ -1,0 +1,221 @@
+"""LLLA files: safetensors with the statistics and, in its header, what they are of.
+
+Nothing of a file is used before all of it is checked, and a file is written under another name and
+then renamed, so that there is never half of one.
+"""
+
+import json
+import math
+import os
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from ..bayesdiff_core import llla as core
+from ..bayesdiff_core.checks import BayesDiffError
+from ..bayesdiff_core.llla import About, Llla
+from ..bayesdiff_core.posterior import STRUCTURES, FeatureStatistics, LastLayer
+from ..bayesdiff_core.rules import NoiseEnergy
+
+FORMAT = "bayesdiff-llla"
+VERSION = 1
+PACK_VERSION = "0.1.0"
+# Larger than any model's: what a broken or hostile header may make us reserve.
+MOST_FEATURES, MOST_INPUTS, MOST_OUTPUTS, MOST_SETTINGS = 65536, 65536 * 9 + 1, 65536, 1_000_000
+MOST_FULL_INPUTS = 32768
+F64, F32 = "F64", "F32"
+TYPES = {F64: torch.float64, F32: torch.float32}
+
+
+def write(llla: Llla, path: Path) -> None:
+    """Replaces the file at once, or leaves it as it was."""
+    about = llla.about
+    words = {
+        "format": FORMAT, "format_version": VERSION, "pack_version": about.pack_version,
+        "family": about.family, "layer": about.layer, "features": about.shape.features,
+        "kernel": about.shape.kernel, "bias": int(about.shape.bias), "outputs": about.outputs,
+        "statistics": about.structure, "latents": about.latents,
+        "residual_sum": about.residual_sum, "residual_count": about.residual_count,
+        "weight_norm": about.weight_norm, "settings": about.settings, "structure": llla.structure,
+        "prior": llla.prior, "prior_precision": llla.prior_precision,
+        "temperature": llla.temperature,
+    }
+    tensors = {name: getattr(llla, name).contiguous() for name in _expected(about)}
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_file(tensors, part, metadata={name: str(value) for name, value in words.items()})
+        os.replace(part, path)
+    except (OSError, SafetensorError) as error:
+        raise BayesDiffError(f"{path} cannot be written: {error}. Free some space, make the folder"
+                             " writable, or save to the other folder.") from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def read(path: Path, structure: str | None = None, prior: str | None = None,
+         prior_precision: float | None = None, temperature_factor: float = 1.0) -> Llla:
+    """The posterior in a file, with the settings it was saved with where None is given."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            words = _Words(path, file.metadata() or {})
+            about = words.about()
+            tensors = _tensors(path, file, about)
+    except (SafetensorError, OSError) as error:
+        raise BayesDiffError(f"{path.name} cannot be read: {_kind(path)} ({error}). A file that"
+                             " LLLA Save wrote was expected: fetch or fit it again.") from error
+    statistics = FeatureStatistics(about.shape, about.structure)
+    statistics.ggn = tensors["ggn"]
+    statistics.latents = about.latents
+    statistics.residual_sum, statistics.residual_count = about.residual_sum, about.residual_count
+    energy = NoiseEnergy(len(tensors["energy_sums"]))
+    energy.sums, energy.counts = tensors["energy_sums"], tensors["energy_counts"]
+    saved = {"structure": words.one_of("structure", STRUCTURES),
+             "prior": words.one_of("prior", core.PRIORS),
+             "prior_precision": words.number("prior_precision"),
+             "temperature": words.number("temperature")}
+    return core.make(statistics, energy, tensors["sketch"], tensors["sketch_sigmas"],
+                     tensors["fingerprint"], about, structure or saved["structure"],
+                     prior or saved["prior"], prior_precision or saved["prior_precision"],
+                     temperature_factor * saved["temperature"])
+
+
+def _expected(about: About) -> dict[str, tuple[str, tuple]]:
+    """Type and shape of each tensor; None stands for any size up to a bound."""
+    inputs = about.shape.inputs
+    return {
+        "ggn": (F64, (inputs, inputs) if about.structure == "full" else (inputs,)),
+        "energy_sums": (F64, (NoiseEnergy().sums.numel(),)),
+        "energy_counts": (F64, (NoiseEnergy().sums.numel(),)),
+        "sketch": (F32, (None, inputs)),
+        "sketch_sigmas": (F32, (None,)),
+        "fingerprint": (F32, (None,)),
+    }
+
+
+def _tensors(path: Path, file, about: About) -> dict[str, torch.Tensor]:
+    expected = _expected(about)
+    names = set(file.keys())
+    if names != set(expected):
+        raise BayesDiffError(f"{path.name} holds the tensors {', '.join(sorted(names)[:8])}, it"
+                             f" should hold {', '.join(sorted(expected))}: it is damaged or of"
+                             " another kind. Fit or fetch it again.")
+    for name, (kind, shape) in expected.items():
+        found = file.get_slice(name)
+        size = tuple(found.get_shape())
+        fits = len(size) == len(shape) and all(
+            0 < n <= core.SKETCH_ROWS if wanted is None else n == wanted
+            for n, wanted in zip(size, shape))
+        if found.get_dtype() != kind or not fits:
+            wanted = " x ".join("n" if n is None else str(n) for n in shape)
+            raise BayesDiffError(f"{path.name}: {name} is {found.get_dtype()} of shape {size},"
+                                 f" {kind} {wanted} was expected: the file is damaged. Fit or fetch"
+                                 " it again.")
+    # Copies: a tensor of an open file would keep the file from being replaced.
+    tensors = {name: file.get_tensor(name).clone() for name in expected}
+    ggn = tensors["ggn"]
+    diagonal = ggn.diagonal() if about.structure == "full" else ggn
+    sound = {
+        "holds values that are not finite": all(t.isfinite().all() for t in tensors.values()),
+        "has a negative sum of squares": (diagonal >= 0).all(),
+        "is not symmetric": about.structure == "diagonal" or torch.allclose(
+            ggn, ggn.T, rtol=1e-3, atol=1e-5 * diagonal.max().item()),
+        "has negative noise energies": (tensors["energy_sums"] >= 0).all()
+        and (tensors["energy_counts"] >= 0).all(),
+        "has noise levels that are not above 0": (tensors["sketch_sigmas"] > 0).all(),
+        "has a sketch and noise levels of different length":
+            len(tensors["sketch"]) == len(tensors["sketch_sigmas"]),
+    }
+    for fault, right in sound.items():
+        if not right:
+            raise BayesDiffError(f"{path.name} {fault}: the file is damaged. Fit or fetch it"
+                                 " again.")
+    return tensors
+
+
+class _Words:
+    """The header's text, checked as it is read."""
+
+    def __init__(self, path: Path, words: dict[str, str]):
+        self.path, self.words = path, words
+        if words.get("format") != FORMAT:
+            raise BayesDiffError(f"{path.name} is a safetensors file, but not a posterior that LLLA"
+                                 f" Save wrote (its format is {words.get('format', 'not named')!r},"
+                                 f" {FORMAT!r} was expected): choose another file.")
+        version = self.count("format_version", 1_000_000)
+        if version != VERSION:
+            raise BayesDiffError(f"{path.name} has format version {version}, this pack reads"
+                                 f" {VERSION}: update the pack, or fit again.")
+
+    def about(self) -> About:
+        shape = LastLayer(self.count("features", MOST_FEATURES), self.count("kernel", 31, 0),
+                          bool(self.count("bias", 1, 0)))
+        structure = self.one_of("statistics", STRUCTURES)
+        if shape.kernel and shape.kernel % 2 == 0:
+            raise self._wrong("kernel", "an odd number, or 0")
+        if shape.inputs > (MOST_FULL_INPUTS if structure == "full" else MOST_INPUTS):
+            raise self._wrong("features", f"a smaller number for {structure} statistics")
+        return About(self.text("family"), self.text("layer"), shape,
+                     self.count("outputs", MOST_OUTPUTS), structure,
+                     self.count("latents", 10**12), self.number("residual_sum"),
+                     self.count("residual_count", 10**18, 0), self.number("weight_norm"),
+                     self.settings(), self.text("pack_version"))
+
+    def text(self, name: str, most: int = 200) -> str:
+        value = self.words.get(name, "")
+        if not 0 < len(value) <= most or not value.isprintable():
+            raise self._wrong(name, f"text of 1 to {most} characters")
+        return value
+
+    def count(self, name: str, most: int, least: int = 1) -> int:
+        value = self.words.get(name, "")
+        if not (value.isascii() and value.isdecimal() and len(value) < 20
+                and least <= int(value) <= most):
+            raise self._wrong(name, f"a whole number from {least} to {most}")
+        return int(value)
+
+    def number(self, name: str) -> float:
+        try:
+            value = float(self.words.get(name, ""))
+        except ValueError:
+            value = math.nan
+        if not (math.isfinite(value) and value >= 0):
+            raise self._wrong(name, "a number from 0 up")
+        return value
+
+    def one_of(self, name: str, values: tuple[str, ...]) -> str:
+        if self.words.get(name) not in values:
+            raise self._wrong(name, f"one of {', '.join(values)}")
+        return self.words[name]
+
+    def settings(self) -> str:
+        text = self.text("settings", MOST_SETTINGS)
+        try:
+            right = isinstance(json.loads(text), list)
+        except (ValueError, RecursionError):
+            right = False
+        if not right:
+            raise self._wrong("settings", "a JSON list")
+        return text
+
+    def _wrong(self, name: str, expected: str) -> BayesDiffError:
+        found = self.words.get(name)
+        given = "missing" if found is None else repr(found[:60])
+        return BayesDiffError(f"{self.path.name}: {name} is {given} in the file's header,"
+                              f" {expected} was expected: the file is damaged. Fit or fetch it"
+                              " again.")
+
+
+def _kind(path: Path) -> str:
+    """What a file that is no safetensors file seems to be."""
+    if not path.is_file():
+        return "there is no such file"
+    with open(path, "rb") as file:
+        start = file.read(16)
+    if not start:
+        return "it is empty"
+    if start.startswith((b"\x80", b"PK\x03\x04")):
+        return "it is a Python pickle or an archive, which could run code and is never opened"
+    return "it is no safetensors file, or a truncated one"

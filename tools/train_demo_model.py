@@ -1,0 +1,163 @@
+"""Trains the demo model on emoji, on one CPU core, and writes it with its credits.
+
+    BAYESDIFF_HOST=<ComfyUI> python -m tools.train_demo_model FILE [--iterations N]
+
+The same seed and number of iterations give the same weights. Progress is kept in the cache folder:
+a stopped run goes on where it was, and --export writes what there is by then.
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+if __name__ == "__main__":
+    from tools.in_process import enter_host
+    enter_host()
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+from torch import nn
+
+from tools import demo_data
+from tools.demo_model import CLASS_KEY, CLASS_WIDTH, PATCH, UNET, base_model
+from tools.places import cache_folder
+
+SEED = 0
+BATCH = 32
+ITERATIONS = 7000
+RATE = 1e-3
+WARM_UP = 200
+DECAY_SHARE = 0.3  # of the run: until then the rate is constant, so that a run can be made longer
+NO_CLASS_SHARE = 0.15
+AVERAGING = 0.999
+
+
+class Learner(nn.Module):
+    """What is trained: the network and a vector for each class."""
+
+    def __init__(self):
+        super().__init__()
+        model = base_model(UNET)
+        self.network = model.diffusion_model.train().requires_grad_(True)
+        self.sampling = model.model_sampling
+        torch.manual_seed(SEED)
+        _initialise(self.network)
+        self.class_vectors = nn.Parameter(torch.randn(len(demo_data.NAMES), CLASS_WIDTH))
+
+    def forward(self, noisy, timestep, label):
+        """`label` -1 is no class: zeros."""
+        vector = self.class_vectors[label] * (label >= 0)[:, None]
+        return self.network(noisy, timestep, context=vector[:, None], y=vector)
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        return {CLASS_KEY: self.class_vectors.data,
+                **{k: v.data for k, v in self.network.named_parameters()}}
+
+
+def _initialise(network: nn.Module) -> None:
+    """The host's layers skip it, as they expect weights from a file."""
+    for module in network.modules():
+        for kind in (nn.Linear, nn.Conv2d, nn.GroupNorm, nn.LayerNorm):
+            if isinstance(module, kind):
+                kind.reset_parameters(module)
+    for name, parameter in network.named_parameters():
+        if name.startswith("out.2.") or ".out_layers.3." in name or ".proj_out." in name:
+            nn.init.zeros_(parameter)  # each block starts as the identity
+
+
+class Drawings:
+    """Batches of latents and labels; what step number n gets depends on n alone."""
+
+    def __init__(self):
+        images, labels, held_out = demo_data.load()
+        self.latents = F.pixel_unshuffle(images[~held_out], PATCH)
+        self.mirrored = F.pixel_unshuffle(images[~held_out].flip(-1), PATCH)
+        self.labels = labels[~held_out]
+        counts = torch.bincount(self.labels).float()
+        self.chance = counts[self.labels] ** -0.5  # big classes more often, but less than by count
+        self.may_flip = torch.tensor([name in demo_data.FLIPPED for name in demo_data.NAMES])
+
+    def batch(self, generator: torch.Generator):
+        pick = torch.multinomial(self.chance, BATCH, replacement=True, generator=generator)
+        label = self.labels[pick]
+        flip = (torch.rand(BATCH, generator=generator) < 0.5) & self.may_flip[label]
+        latent = torch.where(flip[:, None, None, None], self.mirrored[pick], self.latents[pick])
+        dropped = torch.rand(BATCH, generator=generator) < NO_CLASS_SHARE
+        return latent, label.masked_fill(dropped, -1)
+
+
+def _loss(learner: Learner, latent, label, generator) -> torch.Tensor:
+    """v-prediction: v = (noise - sigma x0) / sqrt(1 + sigma^2), as the host reads it."""
+    # Log-normal noise levels: the middle ones decide what is drawn, and get most of the work.
+    sigma = torch.exp(1.3 * torch.randn(BATCH, generator=generator))
+    timestep = learner.sampling.timestep(sigma)
+    sigma = learner.sampling.sigmas[timestep][:, None, None, None]
+    noise = torch.randn(latent.shape, generator=generator)
+    scale = (1 + sigma**2).rsqrt()
+    v = (noise - sigma * latent) * scale
+    return F.mse_loss(learner((latent + sigma * noise) * scale, timestep.float(), label), v)
+
+
+def _rate(step: int, iterations: int) -> float:
+    return RATE * min(1, (step + 1) / WARM_UP, (iterations - step) / (DECAY_SHARE * iterations))
+
+
+def _write(path: Path, average: dict, step: int) -> None:
+    about = {"classes": demo_data.NAMES, "unet": UNET, "prediction": "v", "seed": SEED,
+             "iterations": step, "batch": BATCH, "data": [demo_data.NOTO, demo_data.TWEMOJI],
+             "credits": demo_data.CREDITS}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    save_file({k: v.half().contiguous() for k, v in average.items()}, part,
+              metadata={"bayesdiff_demo": json.dumps(about)})
+    part.replace(path)
+
+
+def train(path: Path, iterations: int, export_only: bool = False) -> None:
+    torch.set_num_threads(1)
+    progress = cache_folder() / "nets" / "demo_model.progress"
+    learner = Learner()
+    average = {k: v.clone() for k, v in learner.weights().items()}
+    optimiser = torch.optim.AdamW(learner.parameters(), weight_decay=1e-3)
+    first = 0
+    if progress.exists():
+        kept = torch.load(progress, weights_only=True)
+        first, average = kept["step"], kept["average"]
+        learner.load_state_dict(kept["learner"])
+        optimiser.load_state_dict(kept["optimiser"])
+    if export_only:
+        return _write(path, average, first)
+    drawings, started, running = Drawings(), time.time(), None
+    for step in range(first, iterations):
+        generator = torch.Generator().manual_seed(SEED + step)
+        for group in optimiser.param_groups:
+            group["lr"] = _rate(step, iterations)
+        loss = _loss(learner, *drawings.batch(generator), generator)
+        optimiser.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(learner.parameters(), 1.0)
+        optimiser.step()
+        keep = min(AVERAGING, (1 + step) / (10 + step))
+        for key, value in learner.weights().items():
+            average[key].lerp_(value, 1 - keep)
+        running = loss.item() if running is None else running + 0.01 * (loss.item() - running)
+        if (step + 1) % 250 == 0:
+            pace = (time.time() - started) / (step + 1 - first)
+            print(f"{step + 1}/{iterations} loss {running:.4f} {pace:.3f} s/it", flush=True)
+            progress.parent.mkdir(parents=True, exist_ok=True)
+            part = progress.with_suffix(".part")
+            torch.save({"step": step + 1, "average": average, "learner": learner.state_dict(),
+                        "optimiser": optimiser.state_dict()}, part)
+            part.replace(progress)
+    _write(path, average, iterations)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--iterations", type=int, default=ITERATIONS)
+    parser.add_argument("--export", action="store_true", help="write the last progress, then stop")
+    given = parser.parse_args()
+    train(given.file, given.iterations, given.export)
