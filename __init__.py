@@ -16,6 +16,7 @@ from .nodes.llla import (  # noqa: E402
     BayesDiffLLLASave,
 )
 from .nodes.model_info import BayesDiffModelInfo  # noqa: E402
+from .nodes.samplers import BayesDiffKSampler, BayesDiffSamplerCustom  # noqa: E402
 
 WEB_DIRECTORY = "./web"
 
@@ -23,7 +24,7 @@ WEB_DIRECTORY = "./web"
 class BayesDiffExtension(ComfyExtension):
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
         return [BayesDiffModelInfo, BayesDiffLLLAFit, BayesDiffLLLASave, BayesDiffLLLALoad,
-                BayesDiffHeatmap]
+                BayesDiffKSampler, BayesDiffSamplerCustom, BayesDiffHeatmap]
 
 
 async def comfy_entrypoint() -> BayesDiffExtension:

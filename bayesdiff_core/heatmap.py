@@ -82,12 +82,18 @@ class DrawVariance:
 
 def without_low_pass(picture: torch.Tensor) -> torch.Tensor:
     """Frames x H x W x channels less its local mean, over windows of 1/8 of the shorter side."""
-    side = max(min(picture.shape[1:3]) // 8 // 2 * 2 + 1, 3)
-    local = picture.movedim(-1, 1)
-    for window in [(side, 1), (1, side)]:
-        local = functional.avg_pool2d(local, window, stride=1, count_include_pad=False,
-                                      padding=(window[0] // 2, window[1] // 2))
-    return picture - local.movedim(1, -1)
+    reach = max(min(picture.shape[1:3]) // 16, 1)
+    return picture - window_means(window_means(picture, reach, 1), reach, 2)
+
+
+def window_means(values: torch.Tensor, reach: int, dim: int) -> torch.Tensor:
+    """Over `reach` entries either side, fewer at the border. The cost does not grow with reach."""
+    length = values.shape[dim]
+    at = torch.arange(length, device=values.device)
+    start, end = (at - reach).clamp(min=0), (at + reach + 1).clamp(max=length)
+    sums = torch.cat([torch.zeros_like(values.narrow(dim, 0, 1)), values.cumsum(dim)], dim)
+    counts = (end - start).reshape(-1, *[1] * (values.ndim - 1 - dim % values.ndim))
+    return (sums.index_select(dim, end) - sums.index_select(dim, start)) / counts
 
 
 class ColourRange(NamedTuple):
@@ -136,11 +142,12 @@ def uncertainty_mask(deviation: torch.Tensor, threshold: torch.Tensor | float, g
 
 
 def grown(mask: torch.Tensor, pixels: int) -> torch.Tensor:
-    """Dilated by a square, or eroded below 0; what lies beyond the border does not count."""
-    sign, size = (1 if pixels >= 0 else -1), abs(pixels)
-    for window in [(2 * size + 1, 1), (1, 2 * size + 1)]:
-        mask = sign * functional.max_pool2d(sign * mask, window, stride=1,
-                                            padding=(window[0] // 2, window[1] // 2))
+    """A mask of 0 and 1 dilated by a square, or eroded below 0; what lies beyond the border does
+    not count."""
+    if pixels < 0:
+        return 1 - grown(1 - mask, -pixels)
+    for dim in (-2, -1):
+        mask = (window_means(mask, pixels, dim) > 0).float()
     return mask
 
 

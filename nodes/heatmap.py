@@ -78,7 +78,7 @@ class BayesDiffHeatmap(io.ComfyNode):
                     " greatest deviations. Value: a standard deviation.")),
                 io.Int.Input("grow", default=0, min=-512, max=512, tooltip=(
                     "Grows the mask by this many pixels of the image; shrinks it below 0.")),
-                io.Float.Input("blur", default=0.0, min=0.0, max=256.0, step=0.5, tooltip=(
+                io.Float.Input("blur", default=0.0, min=0.0, max=128.0, step=0.5, tooltip=(
                     "Softens the edges of the mask by a Gaussian of this standard deviation, in"
                     " pixels of the image.")),
                 io.Boolean.Input("colour_bar", default=True, tooltip=(
@@ -188,7 +188,7 @@ def pixel_deviation(source: Source, vae, count: int, seed: int,
 
 def decoded(vae, latent: torch.Tensor) -> torch.Tensor:
     """Frames x H x W x 3, the frames of a batch of videos one after the other."""
-    frames = vae.decode(latent.clone())  # older hosts write into what the pixel space VAE is given
+    frames = vae.decode(latent)
     return frames.reshape(-1, *frames.shape[-3:])[..., :3].float()
 
 

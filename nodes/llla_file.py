@@ -4,6 +4,7 @@ Nothing of a file is used before all of it is checked, and a file is written und
 then renamed, so that there is never half of one.
 """
 
+import contextlib
 import json
 import math
 import os
@@ -52,7 +53,8 @@ def write(llla: Llla, path: Path) -> None:
         raise BayesDiffError(f"{path} cannot be written: {error}. Free some space, make the folder"
                              " writable, or save to the other folder.") from error
     finally:
-        part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
 
 
 def read(path: Path, structure: str | None = None, prior: str | None = None,
@@ -115,24 +117,29 @@ def _tensors(path: Path, file, about: About) -> dict[str, torch.Tensor]:
                                  " it again.")
     # Copies: a tensor of an open file would keep the file from being replaced.
     tensors = {name: file.get_tensor(name).clone() for name in expected}
+    fault = next(_faults(tensors, about), None)
+    if fault:
+        raise BayesDiffError(f"{path.name} {fault}: the file is damaged. Fit or fetch it again.")
+    return tensors
+
+
+def _faults(tensors: dict[str, torch.Tensor], about: About):
+    """What no fit can have collected."""
     ggn = tensors["ggn"]
     diagonal = ggn.diagonal() if about.structure == "full" else ggn
-    sound = {
-        "holds values that are not finite": all(t.isfinite().all() for t in tensors.values()),
-        "has a negative sum of squares": (diagonal >= 0).all(),
-        "is not symmetric": about.structure == "diagonal" or torch.allclose(
-            ggn, ggn.T, rtol=1e-3, atol=1e-5 * diagonal.max().item()),
-        "has negative noise energies": (tensors["energy_sums"] >= 0).all()
-        and (tensors["energy_counts"] >= 0).all(),
-        "has noise levels that are not above 0": (tensors["sketch_sigmas"] > 0).all(),
-        "has a sketch and noise levels of different length":
-            len(tensors["sketch"]) == len(tensors["sketch_sigmas"]),
-    }
-    for fault, right in sound.items():
-        if not right:
-            raise BayesDiffError(f"{path.name} {fault}: the file is damaged. Fit or fetch it"
-                                 " again.")
-    return tensors
+    if not all(tensor.isfinite().all() for tensor in tensors.values()):
+        yield "holds values that are not finite"
+    if not (diagonal >= 0).all():
+        yield "has a negative sum of squares"
+    if about.structure == "full" and not torch.allclose(
+            ggn, ggn.T, rtol=1e-3, atol=1e-5 * diagonal.max().item()):
+        yield "has statistics that are not symmetric"
+    if not (tensors["energy_sums"] >= 0).all() or not (tensors["energy_counts"] >= 0).all():
+        yield "has negative noise energies"
+    if not (tensors["sketch_sigmas"] > 0).all():
+        yield "has noise levels that are not above 0"
+    if len(tensors["sketch"]) != len(tensors["sketch_sigmas"]):
+        yield "has a sketch and noise levels of different length"
 
 
 class _Words:

@@ -6,6 +6,8 @@ const NODES = [
   "BayesDiff_LLLAFit",
   "BayesDiff_LLLASave",
   "BayesDiff_LLLALoad",
+  "BayesDiff_KSampler",
+  "BayesDiff_SamplerCustom",
 ];
 
 app.registerExtension({

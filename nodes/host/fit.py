@@ -104,7 +104,7 @@ def examples_of(model, latents: list[dict], prompts: int) -> list[Example]:
     paired = len(latents) == prompts > 1
     examples = []
     for number, latent in enumerate(latents):
-        for one in _checked(model, latent["samples"]).split(1):
+        for one in _checked(model, latent).split(1):
             examples.append(Example(one, number if paired else None))
     if not examples:
         raise BayesDiffError("the latents hold 0 images, at least 1 was expected: connect a LATENT"
@@ -289,8 +289,9 @@ def _check_settings(settings: Settings) -> None:
                              " expected.")
 
 
-def _checked(model, samples: torch.Tensor) -> torch.Tensor:
+def _checked(model, latent: dict) -> torch.Tensor:
     """Latents that the model can take: B x C (x T) x H x W."""
+    samples = latent["samples"]
     if samples.is_nested:
         raise BayesDiffError("the latents are nested (a video with its sound): one LATENT of"
                              " pictures or frames was expected.")
@@ -299,7 +300,8 @@ def _checked(model, samples: torch.Tensor) -> torch.Tensor:
                              " least 1 image was expected. Connect a LATENT with images in it, or"
                              " none, so that the model draws its own.")
     form = model.get_model_object("latent_format")
-    samples = comfy.sample.fix_empty_latent_channels(model, samples.float().cpu())
+    samples = comfy.sample.fix_empty_latent_channels(model, samples.float().cpu(),
+                                                     latent.get("downscale_ratio_spacial"))
     if samples.ndim != form.latent_dimensions + 2 or samples.shape[1] != form.latent_channels:
         axes = " x T" * (form.latent_dimensions - 2)
         raise BayesDiffError(f"the latents have shape {tuple(samples.shape)}, B x"

@@ -3,6 +3,7 @@
 import asyncio
 import importlib.util
 import sys
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
@@ -138,3 +139,28 @@ class Case:
 @pytest.fixture
 def case(pack, load_model):
     return lambda name: Case(name, load_model(name), pack)
+
+
+@pytest.fixture(scope="session")
+def posterior_of(pack):
+    """A posterior from the features of a few calls; temperature 0 makes it certain."""
+    made = {}
+
+    def fit(case, temperature=1.0):
+        key = case.name, temperature
+        if key not in made:
+            record, layer = case.layer()
+            structure = "diagonal" if record.shape.kernel else "full"  # a full U-Net one takes 10 s
+            statistics = pack.core.posterior.FeatureStatistics(record.shape, structure)
+            chunks = [chunk for call in case.observed()[1] for chunk in call.chunks]
+            for chunk in chunks:
+                statistics.add(chunk.features)
+            about = SimpleNamespace(family=record.family, layer=record.path, shape=record.shape,
+                                    outputs=record.outputs)
+            fingerprint = pack.layer_probe.fingerprint(layer, record, chunks[0].features)
+            posterior = pack.core.posterior.posterior(statistics, structure,
+                                                      temperature=temperature)
+            made[key] = SimpleNamespace(about=about, posterior=posterior, fingerprint=fingerprint)
+        return made[key]
+
+    return fit

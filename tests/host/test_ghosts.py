@@ -1,36 +1,11 @@
 """Deviations ride along the host's samplers: the picture stays, the variance is true."""
 
-from types import SimpleNamespace
-
 import comfy.samplers
 import pytest
 import torch
 from comfy_extras import nodes_custom_sampler as stock_nodes
 
 SAMPLERS = [name for name in comfy.samplers.SAMPLER_NAMES if name != "dpm_adaptive"]
-
-
-@pytest.fixture(scope="session")
-def posterior_of(pack):
-    """A posterior from the features of a few calls; temperature 0 makes it certain."""
-    made = {}
-
-    def fit(case, temperature=1.0):
-        key = case.name, temperature
-        if key not in made:
-            record, layer = case.layer()
-            statistics = pack.core.posterior.FeatureStatistics(record.shape)
-            chunks = [chunk for call in case.observed()[1] for chunk in call.chunks]
-            for chunk in chunks:
-                statistics.add(chunk.features)
-            about = SimpleNamespace(family=record.family, layer=record.path, shape=record.shape,
-                                    outputs=record.outputs)
-            fingerprint = pack.layer_probe.fingerprint(layer, record, chunks[0].features)
-            posterior = pack.core.posterior.posterior(statistics, temperature=temperature)
-            made[key] = SimpleNamespace(about=about, posterior=posterior, fingerprint=fingerprint)
-        return made[key]
-
-    return fit
 
 
 def ghosts(pack, case, llla, share=1.0, keep_steps=10, **options):
@@ -53,6 +28,8 @@ def test_picture_is_the_stock_samplers_and_a_certain_posterior_gives_zero(case, 
                                                                          name, sampler, cfg):
     case = case(name)
     case.cfg, case.sampler, case.steps = cfg, sampler, 4
+    if name == "sd15":
+        case.latent["samples"] = case.latent["samples"][..., :4, :5]
     case.latent["samples"] = case.latent["samples"].repeat_interleave(2, dim=0)
     stock = case.stock()["samples"]
     assert torch.isfinite(stock).all()
@@ -64,3 +41,52 @@ def test_picture_is_the_stock_samplers_and_a_certain_posterior_gives_zero(case, 
             assert variance.min() >= 0 and torch.isfinite(variance).all() and variance.max() > 0
         else:
             assert variance.count_nonzero() == 0
+
+
+# Levels at which every call is a node, so that nothing is carried between them.
+LEVELS = {"sd15": torch.tensor([3.0, 2.2, 1.5, 1.0, 0.6, 0.3, 0.0]),
+          "sd3": torch.tensor([0.74, 0.65, 0.55, 0.45, 0.35, 0.22, 0.0])}
+
+
+def custom(case, sampler, cfg=4.0):
+    """Inputs of SamplerCustomAdvanced."""
+    guider = stock_nodes.CFGGuider.execute(case.model, case.positive, case.negative, cfg)[0]
+    return (guider, stock_nodes.RandomNoise.execute(7)[0], comfy.samplers.sampler_object(sampler),
+            LEVELS[case.name], case.latent)
+
+
+@pytest.mark.parametrize("sampler", ["euler", "heun", "dpm_2", "dpmpp_2m", "lms", "uni_pc", "deis",
+                                     "res_multistep", "euler_ancestral", "dpmpp_2m_sde", "er_sde",
+                                     "lcm", "euler_cfg_pp", "dpmpp_2m_cfg_pp",
+                                     "euler_ancestral_cfg_pp", "gradient_estimation"])
+@pytest.mark.parametrize("name", ["sd15", "sd3"])
+def test_ghosts_end_where_the_stock_sampler_ends_with_changed_weights(case, pack, posterior_of,
+                                                                      name, sampler):
+    """Shared weights, measured at every call: each ghost is a run with other last-layer weights."""
+    case = case(name)
+    case.latent["samples"] = case.latent["samples"][..., :4, :5]
+    llla = posterior_of(case, 1e-7)  # small, as changed weights do not act linearly
+    guider, *rest = custom(case, sampler)
+    watcher = ghosts(pack, case, llla, meaning="shared", nodes=100, deviations=2, weight_seed=3)
+    ours = pack.sampling.sample_guider(guider, watcher, *rest)[0]["samples"]
+    ended = watcher.trajectory.deviations[-1] * watcher.trajectory.scale
+
+    record, layer = case.layer()
+    draws = llla.posterior.draws(2, record.outputs, torch.Generator().manual_seed(3))
+    for draw, ghost in zip(draws, ended):
+        handle = layer.register_forward_hook(
+            lambda module, inputs, output, draw=draw: output + change(record, inputs[0], draw))
+        changed = stock_nodes.SamplerCustomAdvanced.execute(rest[0], guider, *rest[1:])[0]
+        handle.remove()
+        true = changed["samples"] - ours
+        # dpm_2 calls the model between two levels too, where nothing is measured
+        assert (ghost - true).norm() < (0.2 if sampler == "dpm_2" else 0.05) * true.norm()
+
+
+def change(record, features, draw):
+    """What weights that differ by `draw` add to the layer's output."""
+    weight, bias = draw[:, :-1], draw[:, -1]
+    if not record.shape.kernel:
+        return torch.nn.functional.linear(features, weight, bias)
+    weight = weight.unflatten(1, (record.shape.features, 3, 3))
+    return torch.nn.functional.conv2d(features, weight, bias, padding=1)

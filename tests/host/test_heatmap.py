@@ -170,6 +170,8 @@ def test_draws_repeat_by_seed_and_do_not_depend_on_batch_mates(ours):
     assert torch.equal(draws, ours.heatmap.independent_draws(variance, 4, 9))
     assert torch.equal(draws[:, :1], ours.heatmap.independent_draws(variance[:1], 4, 9))
     assert not torch.equal(draws, ours.heatmap.independent_draws(variance, 4, 8))
+    alike = ours.heatmap.independent_draws(torch.ones(2, 4, 6, 5), 4, 9)
+    assert not torch.equal(alike[:, 0], alike[:, 1]), "two images share their noise"
 
 
 @pytest.mark.parametrize("method", ["fast", "pixel"])

@@ -1,0 +1,169 @@
+"""What LLLA Fit costs beside the network calls it makes, on an SD1.5-size network.
+
+The network is the host's own UNet with SD1.5's configuration and random weights. Plain calls, a
+diagonal and a full fit alternate in one process, all on the same batches under the host's guider.
+posterior_error compares the predictive variance on a new latent with that of a posterior made of
+dense float64 sums over every position. Writes benchmarks/results/fit.json.
+
+    python run.py bench fit [REPEATS]
+"""
+
+import asyncio
+import importlib
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from benchmarks.report import write
+from tools.in_process import enter_host
+from tools.places import REPOSITORY
+
+SIDE = 32
+BATCH = 2  # of the alternating runs
+MODEL = f"sd15-size, latent {SIDE}x{SIDE}, fp32, batch {BATCH}"
+LATENTS = 6  # of the fits whose posteriors are compared: more rows than weights
+SD15 = {
+    "image_size": 32, "in_channels": 4, "out_channels": 4, "model_channels": 320,
+    "num_res_blocks": [2, 2, 2, 2], "channel_mult": (1, 2, 4, 4), "context_dim": 768,
+    "use_spatial_transformer": True, "transformer_depth": [1, 1, 1, 1, 1, 1, 0, 0],
+    "transformer_depth_output": [1] * 9 + [0] * 3, "transformer_depth_middle": 1, "num_heads": 8,
+    "num_head_channels": -1, "use_linear_in_transformer": False, "adm_in_channels": None,
+}
+
+
+@torch.no_grad()
+def main() -> None:
+    repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+    enter_host()
+    fit = _pack("nodes.host.fit")
+    model = sd15_size_model()
+    prompt = [[torch.randn(1, 77, 768), {}]]
+    latent = torch.randn(1, 4, SIDE, SIDE)
+    times = {name: [] for name in ("plain", "diagonal", "full")}
+    memory = dict.fromkeys(times, 0.0)
+    for turn in range(repeats + 1):  # the first one warms up
+        for name in times:
+            loop = _loop(fit, model, name)
+            tasks = _tasks(fit, latent, BATCH)
+            _forget_peak()
+            started = time.perf_counter()
+            loop.run(model, {0: prompt}, tasks)
+            if turn:
+                times[name].append(time.perf_counter() - started)
+            memory[name] = max(memory[name], _peak_megabytes())
+    plain = statistics.median(times["plain"])
+    rows = [{"model": MODEL, "structure": name,
+             "time_ratio": round(statistics.median(times[name]) / plain, 4),
+             "seconds_a_latent": round(statistics.median(times[name]) / BATCH, 3),
+             "extra_memory_MB": round(memory[name] - memory["plain"]),
+             **posterior_row(fit, model, prompt, latent, name)}
+            for name in ("diagonal", "full")]
+    write("fit", rows, plain_seconds_a_latent=round(plain / BATCH, 3), repeats=repeats,
+          threads=torch.get_num_threads())
+
+
+def posterior_row(fit, model, prompt, latent, structure: str) -> dict:
+    """Ours against dense float64 sums over the features that the same calls gave."""
+    from bayesdiff_core.posterior import FeatureStatistics, LastLayer, posterior, unfold
+
+    caught = []
+    layer = model.get_model_object("diffusion_model").out[2]
+    handle = layer.register_forward_pre_hook(lambda module, inputs: caught.append(inputs[0]))
+    loop = _loop(fit, model, structure)
+    loop.run(model, {0: prompt}, _tasks(fit, latent, LATENTS))
+    _loop(fit, model, structure).run(model, {0: prompt}, [fit.Task(99, latent, 0, 2.0)])
+    handle.remove()
+    *seen, held_out = [phi for phi in caught if phi.shape[-2:] == (SIDE, SIDE)]  # not the probe's
+    shape, ours = LastLayer(320, kernel=3), loop.statistics
+    _forget_peak()
+    before, started = _peak_megabytes(), time.perf_counter()
+    made = posterior(ours, structure)
+    finish, peak = time.perf_counter() - started, _peak_megabytes() - before
+    dense = FeatureStatistics(shape, structure)
+    for phi in seen:
+        u = unfold(phi.double(), shape).flatten(0, 1)
+        dense.ggn += u.T @ u if structure == "full" else u.square().sum(0)
+    dense.latents = ours.latents
+    expected = posterior(dense, structure).predictive_variance(held_out)
+    error = (made.predictive_variance(held_out) - expected).norm() / expected.norm()
+    return {"posterior_error": float(f"{error.item():.2g}"),
+            "posterior_seconds_once": round(finish, 2), "posterior_memory_MB": round(peak)}
+
+
+def sd15_size_model():
+    import comfy.model_management
+    import comfy.model_patcher
+    import comfy.supported_models
+
+    config = comfy.supported_models.SD15({**SD15})
+    config.set_inference_dtype(torch.float32, None)
+    network = config.get_model({}, "", device=torch.device("cpu"))
+    generator = torch.Generator().manual_seed(0)
+    for name, weight in network.diffusion_model.named_parameters():
+        fan_in = max(weight[0].numel(), 1)
+        weight.data.normal_(std=0.1 if weight.ndim == 1 else fan_in**-0.5, generator=generator)
+        if weight.ndim == 1 and name.endswith("weight"):  # a norm's
+            weight.data += 1
+    count = sum(weight.numel() for weight in network.diffusion_model.parameters())
+    print(f"{count / 1e6:.0f} M parameters", flush=True)
+    device = comfy.model_management.get_torch_device()
+    return comfy.model_patcher.ModelPatcher(network.eval(), device, device)
+
+
+def _loop(fit, model, name: str):
+    """The fit's own loop, or one that makes its network calls and no more."""
+    import comfy.samplers
+    from comfy_extras.nodes_custom_sampler import Guider_Basic
+
+    structure = name if name != "plain" else "diagonal"
+    settings = fit.Settings(structure, BATCH, "uniform", 0.0, 0)
+    if name != "plain":
+        loop = fit.DataLoop(fit.last_layer_of(model), settings)
+        loop._batch = BATCH
+        return loop
+
+    class Plain(comfy.samplers.Sampler):
+        def run(self, model, prompts, tasks):
+            self.tasks = tasks
+            guider = Guider_Basic(model)
+            guider.set_conds(prompts[0])
+            like = torch.zeros(len(tasks), *tasks[0].latent.shape[1:])
+            guider.sample(like, like, self, torch.tensor([1.0, 0.0]), disable_pbar=True, seed=0)
+
+        def sample(self, model_wrap, sigmas, extra_args, callback, noise, latent_image=None,
+                   denoise_mask=None, disable_pbar=False):
+            x = torch.cat([task.latent for task in self.tasks])
+            sigma = torch.tensor([task.sigma for task in self.tasks])
+            comfy.samplers.calc_cond_batch(model_wrap.inner_model, [model_wrap.conds["positive"]],
+                                           x, sigma, extra_args["model_options"])
+            return latent_image
+
+    return Plain()
+
+
+def _tasks(fit, latent, count: int) -> list:
+    sigmas = torch.logspace(1, -1, count).tolist()
+    return [fit.Task(i, latent, 0, sigma) for i, sigma in enumerate(sigmas)]
+
+
+def _pack(name: str):
+    """A module of the pack, loaded by the host."""
+    import nodes as host_nodes
+    assert asyncio.run(host_nodes.load_custom_node(str(REPOSITORY)))
+    return importlib.import_module(f"{str(REPOSITORY).replace('.', '_x_')}.{name}")
+
+
+def _forget_peak() -> None:
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def _peak_megabytes() -> float:
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024
+
+
+if __name__ == "__main__":
+    main()
