@@ -226,8 +226,8 @@ def output_deviation(phi: torch.Tensor, draws: torch.Tensor, layer: LastLayer) -
 class Predictive(NamedTuple):
     """The posterior predictive of one network call, on the image grid and in units of d.
 
-    scale is dd/d(network output), a number or a value for each pixel; to_grid lays a layer's outputs out on the grid (for tokens:
-    unpatchify), and outputs counts them a position.
+    scale is dd/d(network output), a number or a value for each pixel; to_grid lays a layer's
+    outputs out on the grid (for tokens: unpatchify), and outputs counts them a position.
     """
 
     posterior: Posterior

@@ -9,6 +9,7 @@ from . import checks
 from .checks import BayesDiffError
 
 DEFAULT_LIMIT = 512 * 2**20  # bytes
+TAIL = 0.4  # of the steps: 10 of 25 told most about quality in a pilot
 
 
 class Trajectory(NamedTuple):
@@ -23,6 +24,7 @@ class Trajectory(NamedTuple):
     steps: torch.Tensor  # kept, ascending
     mean: torch.Tensor  # kept x B x ...
     variance: torch.Tensor  # kept x B x ...
+    tail: torch.Tensor  # kept x B x ...: trajectory variance up to there, which needs no posterior
     deviations: torch.Tensor  # kept x K x B x ..., K may be 0
     early: int  # how many of the K belong to the first band; Var is the sum over both
     seeds: torch.Tensor  # B: the seed of each image's deviations
@@ -49,6 +51,10 @@ class Trajectory(NamedTuple):
     def latent_variance(self, step: int = -1) -> torch.Tensor:
         """Var(x_t) in the LATENT's scale, B x ..."""
         return self.variance[self.position(step)] * self.scale.square()
+
+    def latent_tail(self, step: int = -1) -> torch.Tensor:
+        """Trajectory variance in the LATENT's scale, B x ..."""
+        return self.tail[self.position(step)] * self.scale.square()
 
     def draws(self, step: int, count: int, seed: int) -> torch.Tensor:
         """`count` offsets from E(x_t) with the variance of the deviations, count x B x ..., in the
@@ -88,27 +94,26 @@ class TrajectoryRecorder:
                                  " each was expected.")
         self.sigmas = sigmas.detach().to("cpu", torch.float32).clone()
         self.seeds, self.early = torch.tensor(seeds, dtype=torch.int64), early
-        self.kept = kept_steps(len(sigmas), 4 * shape.numel() * (2 + deviations), limit, keep)
+        self.kept = kept_steps(len(sigmas), 4 * shape.numel() * (3 + deviations), limit, keep)
         self._rows: dict[int, list[torch.Tensor]] = {}
 
     def wants(self, step: int) -> bool:
         return step in self.kept and step not in self._rows
 
-    def add(self, step: int, mean: torch.Tensor, variance: torch.Tensor,
+    def add(self, step: int, mean: torch.Tensor, variance: torch.Tensor, tail: torch.Tensor,
             deviations: torch.Tensor) -> None:
         if self.wants(step):
             self._rows[step] = [part.detach().to("cpu", torch.float32, copy=True)
-                                for part in (mean, variance, deviations)]
+                                for part in (mean, variance, tail, deviations)]
 
     def trajectory(self, scale: torch.Tensor, shift: torch.Tensor) -> Trajectory:
         if self.kept[-1] not in self._rows:
             raise BayesDiffError(f"{len(self._rows)} of {len(self.kept)} steps were recorded and"
                                  " the last is not among them: the sampler stopped early.")
         steps = sorted(self._rows)
-        means, variances, deviations = (torch.stack(part)
-                                        for part in zip(*(self._rows[step] for step in steps)))
-        return Trajectory(self.sigmas, torch.tensor(steps), means, variances, deviations,
-                          self.early, self.seeds, scale.float().cpu(), shift.float().cpu())
+        parts = (torch.stack(part) for part in zip(*(self._rows[step] for step in steps)))
+        return Trajectory(self.sigmas, torch.tensor(steps), *parts, self.early, self.seeds,
+                          scale.float().cpu(), shift.float().cpu())
 
 
 def kept_steps(states: int, bytes_each: int, limit: int, keep: int | None = None) -> list[int]:
@@ -128,6 +133,11 @@ class TrajectoryVariance:
     def __init__(self, last: int):
         checks.at_least("number of last steps", last, 2)
         self._window: deque[torch.Tensor] = deque(maxlen=last)
+
+    @classmethod
+    def of_run(cls, steps: int) -> "TrajectoryVariance":
+        """Over the last TAIL of a run, and of its part so far when asked earlier."""
+        return cls(max(2, round(TAIL * steps)))
 
     def add(self, denoised: torch.Tensor) -> None:
         self._window.append(denoised)

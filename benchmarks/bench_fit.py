@@ -2,6 +2,7 @@
 
 The network is the host's own UNet with SD1.5's configuration and random weights. Plain calls, a
 diagonal and a full fit alternate in one process, all on the same batches under the host's guider.
+Times are the process's CPU time, which other programs on the machine change little.
 posterior_error compares the predictive variance on a new latent with that of a posterior made of
 dense float64 sums over every position. Writes benchmarks/results/fit.json.
 
@@ -49,10 +50,10 @@ def main() -> None:
             loop = _loop(fit, model, name)
             tasks = _tasks(fit, latent, BATCH)
             _forget_peak()
-            started = time.perf_counter()
+            started = time.process_time()
             loop.run(model, {0: prompt}, tasks)
             if turn:
-                times[name].append(time.perf_counter() - started)
+                times[name].append(time.process_time() - started)
             memory[name] = max(memory[name], _peak_megabytes())
     plain = statistics.median(times["plain"])
     rows = [{"model": MODEL, "structure": name,
@@ -62,7 +63,8 @@ def main() -> None:
              **posterior_row(fit, model, prompt, latent, name)}
             for name in ("diagonal", "full")]
     write("fit", rows, plain_seconds_a_latent=round(plain / BATCH, 3), repeats=repeats,
-          threads=torch.get_num_threads())
+          threads=torch.get_num_threads(), cpu_seconds_of_runs={
+              name: [round(seconds, 2) for seconds in runs] for name, runs in times.items()})
 
 
 def posterior_row(fit, model, prompt, latent, structure: str) -> dict:
@@ -79,9 +81,9 @@ def posterior_row(fit, model, prompt, latent, structure: str) -> dict:
     *seen, held_out = [phi for phi in caught if phi.shape[-2:] == (SIDE, SIDE)]  # not the probe's
     shape, ours = LastLayer(320, kernel=3), loop.statistics
     _forget_peak()
-    before, started = _peak_megabytes(), time.perf_counter()
+    before, started = _peak_megabytes(), time.process_time()
     made = posterior(ours, structure)
-    finish, peak = time.perf_counter() - started, _peak_megabytes() - before
+    finish, peak = time.process_time() - started, _peak_megabytes() - before
     dense = FeatureStatistics(shape, structure)
     for phi in seen:
         u = unfold(phi.double(), shape).flatten(0, 1)

@@ -65,7 +65,8 @@ class BayesDiffLLLAFit(io.ComfyNode):
                                        " to 1, so that the part of CFG without the prompt is"
                                        " covered too."),
                 io.Int.Input("seed", default=0, min=0, max=0xffffffffffffffff,
-                             control_after_generate=True,
+                             # Another seed at each run would fit again for each picture.
+                             control_after_generate=io.ControlAfterGenerate.fixed,
                              tooltip="For noise, noise levels and own samples, a whole number from"
                                      " 0. The same seed gives the same posterior."),
                 io.Int.Input("size", default=512, min=16, max=8192, step=8,

@@ -3,10 +3,9 @@
 import torch
 
 from ...bayesdiff_core import checks
-from ...bayesdiff_core.trajectory import Trajectory, TrajectoryVariance
+from ...bayesdiff_core.trajectory import Trajectory
+from .recording import Recording
 from .sampling import SamplerRun
-
-TAIL = 0.4  # of the steps, counted from the end: the share that was measured to tell most
 
 
 class Free:
@@ -21,17 +20,14 @@ class Free:
 
     def run(self, run: SamplerRun) -> torch.Tensor:
         checks.at_least("number of steps for trajectory variance", len(run.sigmas) - 1, 2)
-        recorder = run.recorder(self._seeds, self._keep_steps)
-        tail = TrajectoryVariance(max(2, round(TAIL * (len(run.sigmas) - 1))))
-        none = run.x.new_zeros(0, *run.x.shape)
+        recording = Recording(run, self._seeds, self._keep_steps)
 
         def callback(info: dict) -> None:
             self.calls += 1
-            tail.add(info["denoised"])
-            if recorder.wants(info["i"]) and run.is_on_schedule(info):
-                recorder.add(info["i"], info["x"], tail.variance(), none)
+            recording.see(info["denoised"])
+            recording.add_entering(info, lambda: (info["x"], recording.tail()))
             run.callback(info)
 
         x = run.go(callback=callback)
-        self.trajectory = run.finish(recorder, x, tail.variance(), none)
+        self.trajectory = recording.finish(x, recording.tail())
         return x

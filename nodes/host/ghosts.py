@@ -19,6 +19,7 @@ from ...bayesdiff_core.checks import BayesDiffError
 from ...bayesdiff_core.deviations import Deviations, plan, shared_plan
 from ...bayesdiff_core.trajectory import Trajectory
 from .predicting import Predictor
+from .recording import Recording
 from .sampling import SamplerRun, StandIn, is_flow
 
 POST_CFG = "sampler_post_cfg_function"
@@ -55,21 +56,22 @@ class Ghosts:
             return Deviations(chosen, self._meaning, self._seeds, flow, self._weight_seed)
 
         ride = _Ride(run, self.predictor, deviations)
-        recorder = run.recorder(self._seeds, self._keep_steps, chosen.early + chosen.late,
-                                chosen.early)
+        recording = Recording(run, self._seeds, self._keep_steps, chosen.early + chosen.late,
+                              chosen.early)
 
         def callback(info: dict) -> None:
-            if recorder.wants(info["i"]) and run.is_on_schedule(info):
-                recorder.add(info["i"], *ride.state(info["x"]))
             batch = len(run.x)
-            run.callback({**info, "x": info["x"][:batch], "denoised": info["denoised"][:batch]})
+            ours = {**info, "x": info["x"][:batch], "denoised": info["denoised"][:batch]}
+            recording.see(ours["denoised"])
+            recording.add_entering(info, lambda: ride.state(info["x"]))
+            run.callback(ours)
 
         count = 1 + chosen.early + chosen.late
         together = run.x.repeat(count, *[1] * (run.x.ndim - 1))
         together = run.go(model=StandIn(run.model, ride.call), x=together, callback=callback,
                           options={**run.options, **_shared_noise(run, count)})
         self.calls, self.extra_calls = ride.calls, ride.extra_calls
-        self.trajectory = run.finish(recorder, *ride.state(together))
+        self.trajectory = recording.finish(*ride.state(together))
         return together[:len(run.x)]
 
 

@@ -1,4 +1,4 @@
-"""Mode `paper`: Algorithm 1 and 2 of BayesDiff with the paper's own rules for DDIM and DPM-Solver-2.
+"""Mode `paper`: Algorithm 1 and 2 of BayesDiff, with its own rules for DDIM and DPM-Solver-2.
 
 eps_t is drawn from the posterior on uncertain steps, so this mode changes the picture.
 """
@@ -13,6 +13,7 @@ from ...bayesdiff_core.bayesdiff import ImageNoise, Moments, bayesdiff
 from ...bayesdiff_core.checks import BayesDiffError
 from ...bayesdiff_core.trajectory import Trajectory
 from .predicting import Predictor
+from .recording import Recording
 from .sampling import SamplerRun, is_flow
 
 RULES = {"sample_euler": rules.ddim, "sample_dpm_2": rules.dpm_solver_2}
@@ -41,8 +42,7 @@ class Paper:
         run.progress.extra = self._samples * (len(schedule) - 1) \
             * sum(2 if rule(a, b).to_mid else 1
                   for a, b in [map(float, run.sigmas[i:i + 2]) for i in schedule[1:2]])
-        recorder = run.recorder(self._seeds, self._keep_steps)
-        none = run.x.new_zeros(0, *run.x.shape)
+        recording = Recording(run, self._seeds, self._keep_steps)
 
         def predict(x, sigma):
             parts = x.split(batch)
@@ -65,9 +65,11 @@ class Paper:
 
         def on_step(step: int, d: torch.Tensor, state: Moments) -> None:
             sigma = run.sigmas[step]
-            recorder.add(step, state.mean, state.variance, none)
-            run.callback({"i": step, "x": state.sample, "denoised": state.sample - sigma * d,
-                          "sigma": sigma, "sigma_hat": sigma})
+            info = {"i": step, "x": state.sample, "denoised": state.sample - sigma * d,
+                    "sigma": sigma, "sigma_hat": sigma}
+            recording.see(info["denoised"])
+            recording.add_entering(info, lambda: (state.mean, state.variance))
+            run.callback(info)
 
         result = bayesdiff(predict, predict_with_posterior, run.x, run.sigmas, rule, schedule,
                            self._samples, ImageNoise(self._seeds, run.x.shape[1:]),
@@ -75,5 +77,5 @@ class Paper:
         self.notes = [*self.predictor.notes,
                       f"{100 * result.negative_share:.0f} % of the variances of the paper's"
                       " iteration turned negative and were set to 0"]
-        self.trajectory = run.finish(recorder, result.sample, result.variance, none)
+        self.trajectory = recording.finish(result.sample, result.variance)
         return result.sample

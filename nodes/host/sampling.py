@@ -17,7 +17,6 @@ from comfy_extras.nodes_custom_sampler import SamplerCustomAdvanced
 import nodes as host_nodes
 
 from ...bayesdiff_core.checks import BayesDiffError
-from ...bayesdiff_core.trajectory import Trajectory, TrajectoryRecorder
 from .tap import WRAPPER_KEY, FeatureTap
 
 
@@ -73,30 +72,6 @@ class SamplerRun(NamedTuple):
     @property
     def model_sampling(self):
         return self.host_model.model_sampling
-
-    def recorder(self, seeds: list[int], keep: int, deviations: int = 0,
-                 early: int = 0) -> TrajectoryRecorder:
-        """One that has the first state already."""
-        made = TrajectoryRecorder(self.sigmas, self.x.shape, deviations, seeds, early=early,
-                                  keep=keep)
-        zero = torch.zeros_like(self.x)
-        made.add(0, self.x, zero, zero.expand(deviations, *zero.shape))
-        return made
-
-    def is_on_schedule(self, info: dict) -> bool:
-        """Whether what a sampler tells its callback is the state on entering step i: dpm_fast has
-        levels of its own, uni_pc tells the state that leaves."""
-        step, sigma = info["i"], info.get("sigma")
-        return sigma is not None and step < len(self.sigmas) \
-            and torch.isclose(self.sigmas[step], torch.as_tensor(sigma).to(self.sigmas), rtol=1e-4)
-
-    def finish(self, recorder: TrajectoryRecorder, x: torch.Tensor, variance: torch.Tensor,
-               deviations: torch.Tensor) -> Trajectory:
-        """Adds the result, as the host will hand it out."""
-        back = functools.partial(self.model_sampling.inverse_noise_scaling, self.sigmas[-1])
-        factor = back(torch.ones_like(x[:1, :1]))
-        recorder.add(len(self.sigmas) - 1, back(x), variance * factor**2, deviations * factor)
-        return recorder.trajectory(*latent_scale(self.host_model, x.shape))
 
 
 class Watcher(Protocol):
@@ -176,12 +151,3 @@ def is_flow(model_sampling) -> bool:
     """Whether x holds 1 - sigma of the image, rather than all of it."""
     half, zero = torch.tensor([0.5]), torch.zeros(1, 1)
     return bool(model_sampling.noise_scaling(half, zero, zero + 1) < 0.75)
-
-
-def latent_scale(model, shape: torch.Size) -> tuple[torch.Tensor, torch.Tensor]:
-    """Scale and shift from the sampler's space to the LATENT's: 1 x C x 1 ..."""
-    zero = torch.zeros(1, *shape[1:])
-    shift = model.process_latent_out(zero)
-    scale = model.process_latent_out(zero + 1) - shift
-    corner = (slice(None), slice(None), *[slice(1)] * (len(shape) - 2))
-    return scale[corner].clone(), shift[corner].clone()

@@ -7,7 +7,6 @@ from bayesdiff_core.checks import BayesDiffError
 from bayesdiff_core.continuous import continuous_terms
 from bayesdiff_core.trajectory import TrajectoryRecorder, TrajectoryVariance, kept_steps
 
-
 ONE, ZERO = torch.ones(1, 2, 1, 1), torch.zeros(1, 2, 1, 1)
 
 
@@ -18,7 +17,7 @@ def recorded(steps=10, limit=2**30, deviations=2, keep=None, skipped=()):
     for step in range(steps + 1):
         state = torch.full(shape, float(step))
         if step not in skipped:
-            recorder.add(step, state, state + 0.5, state.expand(deviations, *shape))
+            recorder.add(step, state, state + 0.5, state + 0.25, state.expand(deviations, *shape))
     return recorder.trajectory(2 * ONE, 3 * ONE)
 
 
@@ -31,7 +30,7 @@ def test_all_steps_are_kept_where_they_fit():
 
 
 def test_size_stays_under_the_limit_and_is_stated():
-    one_step = 4 * 96 * 4  # mean, variance and two deviations of 96 floats
+    one_step = 5 * 96 * 4  # mean, variance, tail and two deviations of 96 floats
     trajectory = recorded(limit=5 * one_step)
     assert trajectory.steps.tolist() == [0, 2, 5, 8, 10]
     assert 5 * one_step < trajectory.nbytes < 5 * one_step + 500
@@ -48,6 +47,7 @@ def test_latent_values_are_scaled_and_shifted():
     trajectory = recorded()
     assert trajectory.latent_mean().unique().item() == 2 * 10 + 3
     assert trajectory.latent_variance(4).unique().item() == 4 * 4.5
+    assert trajectory.latent_tail(4).unique().item() == 4 * 4.25
 
 
 @pytest.mark.parametrize("bands", [(3, 2), (4, 0), (0, 0)])
@@ -63,7 +63,8 @@ def test_draws_have_the_variance_of_the_bands_and_repeat_by_seed(bands):
         recorder = TrajectoryRecorder(torch.tensor([1.0, 0.0]), part.shape[1:], count,
                                       [4, 5][chosen], early=bands[0])
         for step in range(2):
-            recorder.add(step, part.new_zeros(part.shape[1:]), variance[chosen], part)
+            zero = part.new_zeros(part.shape[1:])
+            recorder.add(step, zero, variance[chosen], zero, part)
         return recorder.trajectory(ONE[:, :1], ZERO[:, :1]).draws(-1, 4000, seed)
 
     assert torch.allclose(drawn().var(0), variance, rtol=0.12, atol=0.01)
@@ -75,8 +76,8 @@ def test_record_is_a_copy_that_later_writes_do_not_reach():
     shape = torch.Size((1, 1, 2, 2))
     recorder = TrajectoryRecorder(torch.tensor([1.0, 0.0]), shape, 0, [1])
     state = torch.zeros(shape)
-    recorder.add(0, state, state, state.expand(0, *shape))
-    recorder.add(1, state, state, state.expand(0, *shape))
+    for step in range(2):
+        recorder.add(step, state, state, state, state.expand(0, *shape))
     state += 1
     assert recorder.trajectory(ONE, ZERO).mean.count_nonzero() == 0
 

@@ -90,7 +90,7 @@ def trajectory(ours):
         for step in range(3):
             parts = random(deviations, *shape, seed=step) - 0.5
             variance = parts.square().mean(0) if deviations else random(*shape, seed=step)
-            recorder.add(step, random(*shape, seed=10 + step), variance, parts)
+            recorder.add(step, random(*shape, seed=10 + step), variance, variance, parts)
         ones = torch.ones(1, shape[1], *[1] * (len(shape) - 2))
         return recorder.trajectory(2 * ones, 0.5 * ones)
     return made

@@ -116,7 +116,7 @@ def test_free_works_with_a_model_that_has_no_known_last_layer(case, pack, ksampl
 def test_free_is_the_variance_of_the_last_denoised(case, ksampler):
     case = case("sd15")
     case.steps = 5
-    (call, *_), denoised = case.observed()[1], []
+    denoised = []
     case.observed(lambda call: denoised.append(call.denoised))
     variance = torch.stack(denoised[-2:]).var(0, unbiased=False)
     scale = case.model.model.latent_format.scale_factor
@@ -184,6 +184,21 @@ def test_progress_counts_the_extra_calls_and_ends_full(case, ksampler, mode):
     assert values == sorted(values) and values[-1] == 6 + report["extra_calls"]
 
 
+class Trouble(Exception):
+    pass
+
+
+def raising(error, at):
+    """A hook that raises at call number `at`."""
+    seen = []
+
+    def hook(module, inputs):
+        seen.append(None)
+        if len(seen) == at + 1:
+            raise error
+    return hook
+
+
 @pytest.mark.parametrize("mode", ["light", "accurate", "paper"])
 def test_nothing_is_left_when_any_network_call_fails_or_is_cancelled(case, ksampler, mode):
     case = case("sd3")
@@ -192,20 +207,14 @@ def test_nothing_is_left_when_any_network_call_fails_or_is_cancelled(case, ksamp
     _, layer = case.layer()
     report = json.loads(ksampler(case, mode=mode)[4])
     for failing in range(report["calls"] + report["extra_calls"]):
-        for error in (RuntimeError("trouble"), comfy.model_management.InterruptProcessingException):
-            seen = []
-
-            def hook(module, inputs):
-                seen.append(None)
-                if len(seen) == failing + 1:
-                    raise error
-            handle = layer.register_forward_pre_hook(hook)
-            with pytest.raises((RuntimeError, comfy.model_management.InterruptProcessingException)):
+        for error in (Trouble, comfy.model_management.InterruptProcessingException):
+            handle = layer.register_forward_pre_hook(raising(error, failing))
+            with pytest.raises(error):
                 ksampler(case, mode=mode)
             handle.remove()
             assert not layer._forward_hooks and not layer._forward_pre_hooks
-            assert case.model.wrappers == {} and case.model.model_options == {
-                "transformer_options": {}}
+            assert case.model.wrappers == {}
+            assert case.model.model_options == {"transformer_options": {}}
     assert torch.equal(case.stock()["samples"], stock)
 
 

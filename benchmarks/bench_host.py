@@ -1,0 +1,107 @@
+"""The sampler node's variance against brute force, both run through the host's own samplers.
+
+The truth: the same prompt sampled again and again by the host, with every noise prediction drawn
+from the posterior predictive. The model is the demo model's file (tools/train_demo_model.py).
+Writes benchmarks/results/host.json.
+
+    python run.py bench host [FILE]
+"""
+
+import json
+import statistics
+import sys
+from pathlib import Path
+
+import torch
+
+from benchmarks.bench_accuracy import agreement
+from benchmarks.in_host import pack_module
+from benchmarks.report import write
+from tools.in_process import enter_host
+from tools.places import REPOSITORY
+
+IMAGES, RUNS, STEPS, SEEDS = 12, 48, 20, 3
+SETTINGS = [("euler", 1.0), ("euler", 3.0), ("dpmpp_2m", 3.0), ("euler_ancestral", 3.0),
+            ("heun", 3.0)]
+MODES = ("light", "accurate", "paper")
+OPTIONS = {"nodes": 0, "skip_interval": 4, "deviations": 0, "meaning": "independent",
+           "keep_steps": 2}
+
+
+@torch.no_grad()
+def main() -> None:
+    path = Path(sys.argv[1]) if len(sys.argv) > 1 else \
+        REPOSITORY / "models" / "bayesdiff_demo.safetensors"
+    enter_host()
+    import comfy.utils
+
+    from tools import demo_model
+    comfy.utils.set_progress_bar_enabled(False)
+    demo = demo_model.load(path)
+    prompts = list(demo.classes.values())
+    vectors = torch.cat([prompts[i % len(prompts)][0][0] for i in range(IMAGES)])
+    positive = [[vectors, {"pooled_output": vectors[:, 0]}]]
+    posterior = fitted(demo, prompts)
+    rows = []
+    for sampler, cfg in SETTINGS:
+        inputs = (3, STEPS, cfg, sampler, "normal", positive, demo.no_class,
+                  {"samples": torch.zeros(IMAGES, 12, 16, 16)})
+        ends = torch.stack([drawn(demo.model, posterior, inputs, run) for run in range(RUNS)])
+        truth, halves = ends.var(0), [part.var(0) for part in ends.chunk(2)]
+        ceiling = agreement(*halves)
+        for mode in MODES:
+            rows.append({"model": path.stem, "sampler": sampler, "steps": STEPS, "cfg": cfg,
+                         "mode": mode, **estimated(demo.model, posterior, inputs, mode, truth),
+                         "truth_split_half": {"score_logcorr": round(ceiling[0], 3),
+                                              "pixel_corr": round(ceiling[1], 3)}})
+            print(*rows[-1].values(), flush=True)
+    write("host", rows, images=IMAGES, runs=RUNS, seeds=SEEDS)
+
+
+def fitted(demo, prompts):
+    """By LLLA Fit's own code, from samples that the model draws."""
+    fit = pack_module("nodes.host.fit")
+    settings = fit.Settings("full", 512, "uniform", 0.2, 0)
+    examples = fit.own_samples(demo.model, prompts, torch.zeros(1, 12, 16, 16), settings)
+    return fit.fit(demo.model, prompts, examples, settings, negative=demo.no_class).llla
+
+
+def drawn(model, posterior, inputs, run_number: int) -> torch.Tensor:
+    """One run of the host's sampler in which every prediction is drawn from the posterior."""
+    sampling = pack_module("nodes.host.sampling")
+    noise_of = pack_module("bayesdiff_core.bayesdiff").ImageNoise
+    predictor = pack_module("nodes.host.predicting").Predictor(model, posterior)
+
+    class Drawing:
+        tap = predictor.tap
+
+        def run(self, run):
+            seeds = [1000 * run_number + i for i in range(IMAGES)]
+            noise = noise_of(seeds, run.x.shape[1:])
+
+            def call(x, sigma, **kwargs):
+                found = predictor.call(run, x, sigma, kwargs)
+                spread = found.predictive.variance().sqrt()
+                return found.denoised - float(sigma[0]) * spread * noise(x)
+
+            return run.go(model=sampling.StandIn(run.model, call))
+
+    return sampling.sample(model, Drawing(), *inputs)["samples"]
+
+
+def estimated(model, posterior, inputs, mode: str, truth: torch.Tensor) -> dict:
+    node = pack_module("nodes.samplers").BayesDiffKSampler
+    found = []
+    for seed in range(SEEDS):
+        _, variance, _, _, report = node.execute(model, *inputs, 1.0, posterior, mode=mode,
+                                                 uncertainty_seed=seed, **OPTIONS).args
+        said = json.loads(report)
+        found.append([1 + said["extra_calls"] / said["calls"],
+                      *agreement(variance["samples"], truth)])
+    calls, score, pixel, total = (statistics.mean(column) for column in zip(*found))
+    return {"calls_ratio": round(calls, 3), "score_logcorr": round(score, 3),
+            "pixel_corr": round(pixel, 3), "sum_ratio": round(total, 3)}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""What benches share that run in the host: the pack as the host loads it, a big model, memory."""
+
+import asyncio
+import importlib
+from pathlib import Path
+
+import torch
+
+from tools.places import REPOSITORY
+
+SD15 = {
+    "image_size": 32, "in_channels": 4, "out_channels": 4, "model_channels": 320,
+    "num_res_blocks": [2, 2, 2, 2], "channel_mult": (1, 2, 4, 4), "context_dim": 768,
+    "use_spatial_transformer": True, "transformer_depth": [1, 1, 1, 1, 1, 1, 0, 0],
+    "transformer_depth_output": [1] * 9 + [0] * 3, "transformer_depth_middle": 1, "num_heads": 8,
+    "num_head_channels": -1, "use_linear_in_transformer": False, "adm_in_channels": None,
+}
+
+
+def pack_module(name: str):
+    """A module of the pack, loaded by the host; call tools.in_process.enter_host first."""
+    import nodes as host_nodes
+    root = str(REPOSITORY).replace(".", "_x_")
+    try:
+        return importlib.import_module(f"{root}.{name}")
+    except ModuleNotFoundError:
+        assert asyncio.run(host_nodes.load_custom_node(str(REPOSITORY)))
+        return importlib.import_module(f"{root}.{name}")
+
+
+def sd15_size_model():
+    """A MODEL of the host's own classes with SD1.5's sizes and random weights, fp32."""
+    import comfy.model_management
+    import comfy.model_patcher
+    import comfy.supported_models
+
+    config = comfy.supported_models.SD15({**SD15})
+    config.set_inference_dtype(torch.float32, None)
+    network = config.get_model({}, "", device=torch.device("cpu"))
+    generator = torch.Generator().manual_seed(0)
+    for name, weight in network.diffusion_model.named_parameters():
+        fan_in = max(weight[0].numel(), 1)
+        weight.data.normal_(std=0.1 if weight.ndim == 1 else fan_in**-0.5, generator=generator)
+        if weight.ndim == 1 and name.endswith("weight"):  # a norm's
+            weight.data += 1
+    count = sum(weight.numel() for weight in network.diffusion_model.parameters())
+    print(f"{count / 1e6:.0f} M parameters", flush=True)
+    device = comfy.model_management.get_torch_device()
+    return comfy.model_patcher.ModelPatcher(network.eval(), device, device)
+
+
+def forget_peak() -> None:
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_megabytes() -> float:
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024

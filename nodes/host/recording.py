@@ -1,0 +1,60 @@
+"""What a watcher notes down while a sampler runs."""
+
+from collections.abc import Callable
+
+import torch
+
+from ...bayesdiff_core.trajectory import Trajectory, TrajectoryRecorder, TrajectoryVariance
+from .sampling import SamplerRun
+
+
+class Recording:
+    """The trajectory of one run, its first state already in it."""
+
+    def __init__(self, run: SamplerRun, seeds: list[int], keep: int, deviations: int = 0,
+                 early: int = 0):
+        self._run = run
+        self._recorder = TrajectoryRecorder(run.sigmas, run.x.shape, deviations, seeds,
+                                            early=early, keep=keep)
+        self._tail = TrajectoryVariance.of_run(len(run.sigmas) - 1)
+        self._none = run.x.new_zeros(0, *run.x.shape)
+        zero = torch.zeros_like(run.x)
+        self._recorder.add(0, run.x, zero, zero, zero.expand(deviations, *zero.shape))
+
+    def see(self, denoised: torch.Tensor) -> None:
+        """The denoised estimate of one step."""
+        self._tail.add(denoised)
+
+    def tail(self) -> torch.Tensor:
+        return self._tail.variance()
+
+    def add_entering(self, info: dict, state: Callable[[], tuple[torch.Tensor, ...]]) -> None:
+        """What a sampler tells its callback, where it is the state on entering step i: dpm_fast has
+        levels of its own, uni_pc tells the state that leaves. state() gives x, variance and
+        deviations, if there are any."""
+        step, sigma = info["i"], info.get("sigma")
+        if sigma is None or not self._recorder.wants(step):
+            return
+        level = self._run.sigmas[step]
+        if torch.isclose(level, torch.as_tensor(sigma).to(level), rtol=1e-4):
+            x, variance, *deviations = state()
+            self._recorder.add(step, x, variance, self.tail(), *(deviations or [self._none]))
+
+    def finish(self, x: torch.Tensor, variance: torch.Tensor,
+               deviations: torch.Tensor | None = None) -> Trajectory:
+        """With the result, as the host will hand it out."""
+        sampling, last = self._run.model_sampling, self._run.sigmas[-1]
+        factor = sampling.inverse_noise_scaling(last, torch.ones_like(x[:1, :1]))
+        self._recorder.add(len(self._run.sigmas) - 1, sampling.inverse_noise_scaling(last, x),
+                           variance * factor**2, self.tail(),
+                           self._none if deviations is None else deviations * factor)
+        return self._recorder.trajectory(*latent_scale(self._run.host_model, x.shape))
+
+
+def latent_scale(model, shape: torch.Size) -> tuple[torch.Tensor, torch.Tensor]:
+    """Scale and shift from the sampler's space to the LATENT's: 1 x C x 1 ..."""
+    zero = torch.zeros(1, *shape[1:])
+    shift = model.process_latent_out(zero)
+    scale = model.process_latent_out(zero + 1) - shift
+    corner = (slice(None), slice(None), *[slice(1)] * (len(shape) - 2))
+    return scale[corner].clone(), shift[corner].clone()
