@@ -9,6 +9,8 @@ from comfy_api.latest import ComfyExtension, io
 folder_paths.add_model_folder_path("llla", os.path.join(folder_paths.models_dir, "llla"))
 folder_paths.folder_names_and_paths["llla"][1].add(".safetensors")
 
+from .nodes.best_of_n import BayesDiffBestOfN  # noqa: E402
+from .nodes.filter import BayesDiffFilter  # noqa: E402
 from .nodes.heatmap import BayesDiffHeatmap  # noqa: E402
 from .nodes.llla import (  # noqa: E402
     BayesDiffLLLAFit,
@@ -16,7 +18,10 @@ from .nodes.llla import (  # noqa: E402
     BayesDiffLLLASave,
 )
 from .nodes.model_info import BayesDiffModelInfo  # noqa: E402
+from .nodes.resample import BayesDiffResample  # noqa: E402
 from .nodes.samplers import BayesDiffKSampler, BayesDiffSamplerCustom  # noqa: E402
+from .nodes.scores import BayesDiffScore  # noqa: E402
+from .nodes.selfcheck import BayesDiffSelfCheck  # noqa: E402
 
 WEB_DIRECTORY = "./web"
 
@@ -24,7 +29,8 @@ WEB_DIRECTORY = "./web"
 class BayesDiffExtension(ComfyExtension):
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
         return [BayesDiffModelInfo, BayesDiffLLLAFit, BayesDiffLLLASave, BayesDiffLLLALoad,
-                BayesDiffKSampler, BayesDiffSamplerCustom, BayesDiffHeatmap]
+                BayesDiffKSampler, BayesDiffSamplerCustom, BayesDiffBestOfN, BayesDiffResample,
+                BayesDiffHeatmap, BayesDiffScore, BayesDiffFilter, BayesDiffSelfCheck]
 
 
 async def comfy_entrypoint() -> BayesDiffExtension:

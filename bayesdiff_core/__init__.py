@@ -12,6 +12,8 @@ Notation, one frame for every model:
     step         x' = a x + b d + c z; DDIM is a = 1, b = sigma' - sigma, c = 0
 
     posterior    LLLA: statistics, posterior, predictive variance, weight draws
+    windows      the same statistics of a 3 x 3 convolution, without unfolding it
+    llla         a fitted posterior as it travels: merged, seen with other settings, described
     rules        one step of each sampler
     schedules    which steps are uncertain
     bayesdiff    Algorithm 1 and 2 as printed

@@ -1,8 +1,84 @@
-"""Image-wise scores: one number an image."""
+"""Image-wise scores: one number an image, or a clip. Higher means less sure.
+
+Variances are B x C x (T) x H x W, answers B values in float64. What has several frames is judged as
+one.
+"""
 
 import torch
+from torch.nn import functional
+
+from .checks import BayesDiffError
+from .heatmap import deviation_map, resized, without_low_pass
+from .trajectory import Trajectory
+
+SUM, MEAN, CONTRAST, PATCH = "sum", "mean", "local contrast", "worst patch"
+IN_MASK, TRAJECTORY = "inside mask", "trajectory variance"
+SCORES = [SUM, MEAN, CONTRAST, PATCH, IN_MASK, TRAJECTORY]
 
 
 def total(variance: torch.Tensor) -> torch.Tensor:
     """The paper's score: the variance summed over all pixels and channels, B values."""
     return variance.flatten(1).sum(1, dtype=torch.float64)
+
+
+def mean(variance: torch.Tensor) -> torch.Tensor:
+    """The sum over pixels and channels by their number: sizes can be compared."""
+    return variance.flatten(1).mean(1, dtype=torch.float64)
+
+
+def local_contrast(variance: torch.Tensor) -> torch.Tensor:
+    """How much the standard deviation differs from its local mean (windows of 1/8 of the shorter
+    side), as a root mean square: a few spots count more than a haze, a constant counts nothing."""
+    deviation = deviation_map(variance).double()
+    local = without_low_pass(deviation.flatten(0, 1).unsqueeze(-1))
+    return local.square().reshape(len(variance), -1).mean(1).sqrt()
+
+
+def worst_patch(variance: torch.Tensor) -> torch.Tensor:
+    """The largest mean variance in a window of 1/8 of the shorter side, whole windows only."""
+    local = deviation_map(variance).double().square()
+    side = 2 * max(min(local.shape[-2:]) // 16, 1) + 1
+    window = [min(side, length) for length in local.shape[-2:]]
+    return functional.avg_pool2d(local, window, stride=1).flatten(1).amax(1)
+
+
+def inside(variance: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Mean variance weighted by a mask of any size: M x H x W, where M is 1, B, or the frames of B
+    clips one after the other."""
+    local = deviation_map(variance).double().square()  # B x T x H x W
+    batch, frames = local.shape[:2]
+    mask = mask.reshape(-1, *mask.shape[-2:]).double()
+    each, left_over = divmod(len(mask), batch)
+    if len(mask) != 1 and (left_over or not each or frames == 1 and each > 1):
+        raise BayesDiffError(f"the mask input holds {len(mask)} masks for {batch} images: link one"
+                             " for all, or one for each.")
+    mask = mask.reshape(min(batch, len(mask)), -1, *mask.shape[-2:])
+    mask = resized(mask, frames, *mask.shape[-2:])
+    weights = functional.interpolate(mask, local.shape[-2:], mode="bilinear", antialias=True)
+    weights = weights.clamp(min=0).expand(batch, -1, -1, -1)
+    whole = weights.flatten(1).sum(1)
+    if not (whole > 0).all():
+        empty = (~(whole > 0)).nonzero().flatten().tolist()
+        raise BayesDiffError(f"the mask of image {empty[0]} is empty, so there is nothing inside to"
+                             " score: paint something, or choose another score.")
+    return (weights * local).flatten(1).sum(1) / whole
+
+
+def all_scores(variance: torch.Tensor, tail: torch.Tensor | None = None,
+               mask: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+    """Every score that the given parts allow, by name."""
+    if not variance.numel():
+        raise BayesDiffError(f"the variance has the shape {list(variance.shape)}, which holds no"
+                             " image; at least 1 was expected.")
+    deviation_map(variance)  # refuses what is no variance
+    found = {SUM: total(variance), MEAN: mean(variance), CONTRAST: local_contrast(variance),
+             PATCH: worst_patch(variance)}
+    if mask is not None:
+        found[IN_MASK] = inside(variance, mask)
+    if tail is not None:
+        found[TRAJECTORY] = mean(tail)
+    return found
+
+
+def of_trajectory(trajectory: Trajectory, mask: torch.Tensor | None = None) -> dict:
+    return all_scores(trajectory.latent_variance(), trajectory.latent_tail(), mask)

@@ -30,6 +30,7 @@ class Trajectory(NamedTuple):
     seeds: torch.Tensor  # B: the seed of each image's deviations
     scale: torch.Tensor  # 1 x C x 1 ...
     shift: torch.Tensor
+    recipe: object = None  # how it was sampled, for whoever sampled it; not looked into here
 
     @property
     def nbytes(self) -> int:
@@ -56,17 +57,17 @@ class Trajectory(NamedTuple):
         """Trajectory variance in the LATENT's scale, B x ..."""
         return self.tail[self.position(step)] * self.scale.square()
 
-    def draws(self, step: int, count: int, seed: int) -> torch.Tensor:
+    def draws(self, step: int, count: int, seed: int, independent: bool = False) -> torch.Tensor:
         """`count` offsets from E(x_t) with the variance of the deviations, count x B x ..., in the
-        sampler's space. Random mixtures of the deviations, so coherent in space; where none were
-        kept, independent at each pixel."""
+        sampler's space. Random mixtures of the deviations, so coherent in space; independent at
+        each pixel, as in the paper, where that is asked for or none were kept."""
         checks.at_least("number of draws", count, 1)
         at = self.position(step)
         deviations, variance = self.deviations[at], self.variance[at]
         drawn = []
         for image, image_seed in enumerate(self.seeds.tolist()):
             generator = torch.Generator().manual_seed(mixed_seed(image_seed, seed))
-            if not len(deviations):
+            if independent or not len(deviations):
                 noise = torch.randn(count, *variance.shape[1:], generator=generator)
                 drawn.append(variance[image].sqrt() * noise)
                 continue

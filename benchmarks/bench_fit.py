@@ -1,8 +1,10 @@
 """What LLLA Fit costs beside the network calls it makes, on an SD1.5-size network.
 
-The network is the host's own UNet with SD1.5's configuration and random weights. Plain calls, a
-diagonal and a full fit alternate in one process, all on the same batches under the host's guider.
-Times are the process's CPU time, which other programs on the machine change little.
+The network is the host's own UNet with SD1.5's configuration and random weights. Plain calls,
+diagonal and full fits take turns in one process, on the same batches under the host's guider;
+time_ratio is the ratio of their median CPU times. On a shared machine one and the same call takes
+10 % more or less from run to run, so in_run_ratio is given too: the CPU time of a fit's run over
+that of the network's calls within it. It misses what a fit may do to the network's own speed.
 posterior_error compares the predictive variance on a new latent with that of a posterior made of
 dense float64 sums over every position. Writes benchmarks/results/fit.json.
 
@@ -18,6 +20,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.bench_predictive import SD15
 from benchmarks.report import write
 from tools.in_process import enter_host
 from tools.places import REPOSITORY
@@ -26,45 +29,65 @@ SIDE = 32
 BATCH = 2  # of the alternating runs
 MODEL = f"sd15-size, latent {SIDE}x{SIDE}, fp32, batch {BATCH}"
 LATENTS = 6  # of the fits whose posteriors are compared: more rows than weights
-SD15 = {
-    "image_size": 32, "in_channels": 4, "out_channels": 4, "model_channels": 320,
-    "num_res_blocks": [2, 2, 2, 2], "channel_mult": (1, 2, 4, 4), "context_dim": 768,
-    "use_spatial_transformer": True, "transformer_depth": [1, 1, 1, 1, 1, 1, 0, 0],
-    "transformer_depth_output": [1] * 9 + [0] * 3, "transformer_depth_middle": 1, "num_heads": 8,
-    "num_head_channels": -1, "use_linear_in_transformer": False, "adm_in_channels": None,
-}
 
 
 @torch.no_grad()
 def main() -> None:
-    repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+    repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 8
     enter_host()
     fit = _pack("nodes.host.fit")
     model = sd15_size_model()
     prompt = [[torch.randn(1, 77, 768), {}]]
     latent = torch.randn(1, 4, SIDE, SIDE)
     times = {name: [] for name in ("plain", "diagonal", "full")}
+    ratios = {name: [] for name in times}
     memory = dict.fromkeys(times, 0.0)
     for turn in range(repeats + 1):  # the first one warms up
         for name in times:
             loop = _loop(fit, model, name)
             tasks = _tasks(fit, latent, BATCH)
             _forget_peak()
-            started = time.process_time()
-            loop.run(model, {0: prompt}, tasks)
+            with _Stopwatch(model) as watch:
+                loop.run(model, {0: prompt}, tasks)
             if turn:
-                times[name].append(time.process_time() - started)
+                times[name].append(watch.total)
+                ratios[name].append(watch.total / watch.network)
             memory[name] = max(memory[name], _peak_megabytes())
     plain = statistics.median(times["plain"])
     rows = [{"model": MODEL, "structure": name,
-             "time_ratio": round(statistics.median(times[name]) / plain, 4),
-             "seconds_a_latent": round(statistics.median(times[name]) / BATCH, 3),
+             "time_ratio": round(statistics.median(times[name]) / plain, 3),
+             "in_run_ratio": round(statistics.median(ratios[name]), 4),
              "extra_memory_MB": round(memory[name] - memory["plain"]),
              **posterior_row(fit, model, prompt, latent, name)}
             for name in ("diagonal", "full")]
-    write("fit", rows, plain_seconds_a_latent=round(plain / BATCH, 3), repeats=repeats,
-          threads=torch.get_num_threads(), cpu_seconds_of_runs={
+    write("fit", rows, plain_in_run_ratio=round(statistics.median(ratios["plain"]), 4),
+          repeats=repeats, threads=torch.get_num_threads(), cpu_seconds_of_runs={
               name: [round(seconds, 2) for seconds in runs] for name, runs in times.items()})
+
+
+class _Stopwatch:
+    """CPU time of a run, and of the network within it."""
+
+    def __init__(self, model):
+        network = model.get_model_object("diffusion_model")
+        self.network = 0.0
+        self._handles = [network.register_forward_pre_hook(self._start),
+                         network.register_forward_hook(self._stop)]
+
+    def _start(self, *_):
+        self.network -= time.process_time()
+
+    def _stop(self, *_):
+        self.network += time.process_time()
+
+    def __enter__(self):
+        self.total = -time.process_time()
+        return self
+
+    def __exit__(self, *_):
+        self.total += time.process_time()
+        for handle in self._handles:
+            handle.remove()
 
 
 def posterior_row(fit, model, prompt, latent, structure: str) -> dict:

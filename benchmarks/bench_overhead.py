@@ -2,7 +2,8 @@
 
 Stock and every mode run in turn in one process, on the host's own UNet with SD1.5's configuration
 and random weights. time_ratio is wall time over the stock run's of the same turn, the median over
-turns; memory_ratio is peak memory over the stock run's. Writes benchmarks/results/overhead.json.
+turns; cpu_ratio is the same of the process's CPU time, which other programs on the machine change
+less; memory_ratio is peak memory over the stock run's. Writes benchmarks/results/overhead.json.
 
     python run.py bench overhead [TURNS]
 """
@@ -17,7 +18,7 @@ from benchmarks.in_host import forget_peak, pack_module, peak_megabytes, sd15_si
 from benchmarks.report import write
 from tools.in_process import enter_host
 
-SIDE, STEPS, CFG = 32, 20, 7.0
+SIDE, STEPS, CFG = 16, 20, 7.0
 MODEL = f"sd15-size, latent {SIDE}x{SIDE}, fp32, batch 1"
 OPTIONS = {"nodes": 0, "skip_interval": 4, "deviations": 0, "meaning": "independent",
            "uncertainty_seed": 0, "keep_steps": 10}
@@ -43,29 +44,29 @@ def main() -> None:
     ways = {("free", ""): ours("free", None), ("light", "full"): ours("light", full),
             ("accurate", "full"): ours("accurate", full),
             ("accurate", "diagonal"): ours("accurate", diagonal)}
-    ratios = {way: [] for way in ways}
-    memory = {way: [] for way in ways}
+    ratios = {way: [] for way in ways}  # of wall time, CPU time and peak memory
     run(lambda: host_nodes.common_ksampler(model, *settings[:1], 2, *settings[2:]))  # warms up
     for turn in range(turns):
-        stock_seconds, stock_peak = run(lambda: host_nodes.common_ksampler(model, *settings))
+        stock = run(lambda: host_nodes.common_ksampler(model, *settings))
         for way, work in ways.items():
-            seconds, peak = run(work)
-            ratios[way].append(seconds / stock_seconds)
-            memory[way].append(peak / stock_peak)
-            print(f"turn {turn}: {way} {ratios[way][-1]:.3f} of {stock_seconds:.1f} s", flush=True)
-    write("overhead", [
-        {"model": MODEL, "mode": mode, "posterior": structure, "steps": STEPS, "cfg": CFG,
-         "time_ratio": round(statistics.median(ratios[mode, structure]), 3),
-         "memory_ratio": round(max(memory[mode, structure]), 4)} for mode, structure in ways],
-        turns={f"{mode} {structure}".strip(): [round(ratio, 3) for ratio in runs]
-               for (mode, structure), runs in ratios.items()}, threads=torch.get_num_threads())
+            ratios[way].append([ours / theirs for ours, theirs in zip(run(work), stock)])
+            print(f"turn {turn}, stock {stock[0]:.1f} s: {way} {ratios[way][-1]}", flush=True)
+    rows = []
+    for mode, structure in ways:
+        wall, cpu, memory = zip(*ratios[mode, structure])
+        rows.append({"model": MODEL, "mode": mode, "posterior": structure, "steps": STEPS,
+                     "cfg": CFG, "time_ratio": round(statistics.median(wall), 3),
+                     "cpu_ratio": round(statistics.median(cpu), 3),
+                     "memory_ratio": round(max(memory), 4)})
+    write("overhead", rows, turns=turns, threads=torch.get_num_threads())
 
 
-def run(work) -> tuple[float, float]:
+def run(work) -> tuple[float, float, float]:
+    """Wall seconds, CPU seconds, peak memory."""
     forget_peak()
-    started = time.perf_counter()
+    started = time.perf_counter(), time.process_time()
     work()
-    return time.perf_counter() - started, peak_megabytes()
+    return (time.perf_counter() - started[0], time.process_time() - started[1], peak_megabytes())
 
 
 if __name__ == "__main__":

@@ -107,9 +107,10 @@ class BayesDiffLLLAFit(io.ComfyNode):
         model, = _single("model", model)
         settings = data_loop.Settings(structure[0], number[0], timesteps[0], empty_share[0],
                                       seed[0])
+        earlier = posterior[0] if posterior else None
+        data_loop.check(model, settings, earlier)
         examples, source = _examples(model, positive, latents, images, vae and vae[0], size[0],
                                      settings)
-        earlier = posterior[0] if posterior else None
         result = data_loop.fit(model, positive, examples, settings, prior[0], prior_precision[0],
                                temperature[0], negative[0] if negative else None, earlier, source)
         return io.NodeOutput(result.llla, ui=_info(cls, result.llla, result.warning))

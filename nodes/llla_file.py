@@ -5,6 +5,7 @@ then renamed, so that there is never half of one.
 """
 
 import contextlib
+import hashlib
 import json
 import math
 import os
@@ -39,7 +40,8 @@ def write(llla: Llla, path: Path) -> None:
         "kernel": about.shape.kernel, "bias": int(about.shape.bias), "outputs": about.outputs,
         "statistics": about.structure, "latents": about.latents,
         "residual_sum": about.residual_sum, "residual_count": about.residual_count,
-        "weight_norm": about.weight_norm, "settings": about.settings, "structure": llla.structure,
+        "weight_norm": about.weight_norm, "fingerprint": _digest(llla.fingerprint),
+        "settings": about.settings, "structure": llla.structure,
         "prior": llla.prior, "prior_precision": llla.prior_precision,
         "temperature": llla.temperature,
     }
@@ -65,6 +67,7 @@ def read(path: Path, structure: str | None = None, prior: str | None = None,
             words = _Words(path, file.metadata() or {})
             about = words.about()
             tensors = _tensors(path, file, about)
+            words.same("fingerprint", _digest(tensors["fingerprint"]))
     except (SafetensorError, OSError) as error:
         raise BayesDiffError(f"{path.name} cannot be read: {_kind(path)} ({error}). A file that"
                              " LLLA Save wrote was expected: fetch or fit it again.") from error
@@ -82,6 +85,11 @@ def read(path: Path, structure: str | None = None, prior: str | None = None,
                      tensors["fingerprint"], about, structure or saved["structure"],
                      prior or saved["prior"], prior_precision or saved["prior_precision"],
                      temperature_factor * saved["temperature"])
+
+
+def _digest(fingerprint: torch.Tensor) -> str:
+    """The fingerprint's bits in short, to tell files apart by their headers."""
+    return hashlib.sha256(fingerprint.contiguous().numpy().tobytes()).hexdigest()[:16]
 
 
 def _expected(about: About) -> dict[str, tuple[str, tuple]]:
@@ -196,6 +204,10 @@ class _Words:
         if self.words.get(name) not in values:
             raise self._wrong(name, f"one of {', '.join(values)}")
         return self.words[name]
+
+    def same(self, name: str, expected: str) -> None:
+        if self.words.get(name) != expected:
+            raise self._wrong(name, f"{expected}, as the tensor says,")
 
     def settings(self) -> str:
         text = self.text("settings", MOST_SETTINGS)

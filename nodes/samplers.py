@@ -59,10 +59,10 @@ class BayesDiffKSampler(io.ComfyNode):
     @classmethod
     def execute(cls, model, seed, steps, cfg, sampler_name, scheduler, positive, negative,
                 latent_image, denoise, posterior=None, **options) -> io.NodeOutput:
-        watcher = _watcher(model, posterior, latent_image, **options)
+        watcher = watcher_for(model, posterior, latent_image, **options)
         latent = sampling.sample(model, watcher, seed, steps, cfg, sampler_name, scheduler,
                                  positive, negative, latent_image, denoise)
-        return _results(latent, watcher, options, posterior)
+        return _results(latent, latent_image, watcher, options, posterior)
 
 
 class BayesDiffSamplerCustom(io.ComfyNode):
@@ -91,9 +91,9 @@ class BayesDiffSamplerCustom(io.ComfyNode):
     @classmethod
     def execute(cls, noise, guider, sampler, sigmas, latent_image, posterior=None,
                 **options) -> io.NodeOutput:
-        watcher = _watcher(guider.model_patcher, posterior, latent_image, **options)
+        watcher = watcher_for(guider.model_patcher, posterior, latent_image, **options)
         latent, _ = sampling.sample_guider(guider, watcher, noise, sampler, sigmas, latent_image)
-        return _results(latent, watcher, options, posterior)
+        return _results(latent, latent_image, watcher, options, posterior)
 
 
 ALIASES = ["uncertainty", "variance", "confidence", "bayesian", "ksampler"]
@@ -145,12 +145,15 @@ def _outputs() -> list:
     ]
 
 
-def _watcher(model, posterior, latent, *, mode, nodes, skip_interval, deviations, meaning,
-             uncertainty_seed, keep_steps):
+def watcher_for(model, posterior, latent, *, mode, uncertainty_seed, keep_steps, nodes=0,
+                skip_interval=0, deviations=0, meaning="independent"):
     samples = latent["samples"]
     if getattr(samples, "is_nested", False):
         raise BayesDiffError("the latent holds several tensors (video with sound), one was"
                              " expected: use the stock sampler for this model.")
+    if not len(samples):
+        raise BayesDiffError(f"the latent holds no image (its shape is {tuple(samples.shape)}), at"
+                             " least one was expected: look at the node that makes it.")
     indices = latent.get("batch_index") or range(len(samples))
     seeds = [mixed_seed(uncertainty_seed, index) for index in indices]
     if mode == "free":
@@ -166,17 +169,19 @@ def _watcher(model, posterior, latent, *, mode, nodes, skip_interval, deviations
                   weight_seed=mixed_seed(uncertainty_seed, -1))
 
 
-def _results(latent: dict, watcher, options: dict, posterior) -> io.NodeOutput:
-    variance = watcher.trajectory.latent_variance()
+def _results(latent: dict, latent_image: dict, watcher, options: dict,
+             posterior) -> io.NodeOutput:
+    trajectory = sampling.with_latents(watcher.trajectory, latent_image, latent)
+    variance = trajectory.latent_variance()
     scores = total(variance).tolist()
     notes = list(watcher.notes)
     if options["mode"] == "free" and posterior is not None:
         notes.append("a posterior is connected, but mode free does not use it")
     report = {"mode": options["mode"], "scores": scores, "calls": watcher.calls,
               "extra_calls": watcher.extra_calls,
-              "kept_steps": watcher.trajectory.steps.tolist(), "notes": notes}
+              "kept_steps": trajectory.steps.tolist(), "notes": notes}
     text = "\n".join([
         f"mode {options['mode']}: {watcher.calls} calls and {watcher.extra_calls} extra ones",
         f"scores: {', '.join(f'{score:.4g}' for score in scores)}", *notes])
     return io.NodeOutput(latent, {**latent, "samples": variance.to(latent["samples"])},
-                         watcher.trajectory, scores, json.dumps(report), ui=ui.PreviewText(text))
+                         trajectory, scores, json.dumps(report), ui=ui.PreviewText(text))

@@ -16,12 +16,19 @@ PROMPT = {
     "info": {"class_type": "BayesDiff_ModelInfo", "inputs": {"model": ["model", 0]}},
     "prompt": {"class_type": "LotusConditioning", "inputs": {}},  # needs no text encoder
     "latent": {"class_type": "EmptyLatentImage",
-               "inputs": {"width": 128, "height": 128, "batch_size": 1}},
-    "sampler": {"class_type": "KSampler",
+               "inputs": {"width": 128, "height": 128, "batch_size": 4}},
+    "fit": {"class_type": "BayesDiff_LLLAFit",
+            "inputs": {"model": ["model", 0], "positive": ["prompt", 0], "latents": ["latent", 0],
+                       "structure": "full", "number": 16, "timesteps": "uniform", "prior": "fixed",
+                       "prior_precision": 1.0, "temperature": 1.0, "empty_share": 0.0, "seed": 0,
+                       "size": 128}},
+    "sampler": {"class_type": "BayesDiff_KSampler",
                 "inputs": {"model": ["model", 0], "positive": ["prompt", 0],
                            "negative": ["prompt", 0], "latent_image": ["latent", 0], "seed": 1,
                            "steps": 8, "cfg": 1.0, "sampler_name": "euler", "scheduler": "simple",
-                           "denoise": 1.0}},
+                           "denoise": 1.0, "posterior": ["fit", 0], "mode": "accurate", "nodes": 0,
+                           "skip_interval": 4, "deviations": 0, "meaning": "independent",
+                           "uncertainty_seed": 0, "keep_steps": 4}},
     "save": {"class_type": "SaveLatent",
              "inputs": {"samples": ["sampler", 0], "filename_prefix": "demo"}},
 }
@@ -37,11 +44,13 @@ def main() -> int:
                        cwd=REPOSITORY)
         say(2, f"starting {host.name} with the pack (10 to 30 s)")
         with server.running(host, Path(sys.executable), base, log=base / "server.log") as address:
-            say(3, "loading the model, asking BayesDiff Model Info, sampling 8 steps")
+            say(3, "loading the model, fitting a posterior, sampling 4 images with variance")
             outputs = server.run_prompt(address, PROMPT)
     say(4, "done; the server is stopped and its folder removed")
-    print("\nBayesDiff Model Info says:\n")
-    print("\n".join(f"    {line}" for line in outputs["info"]["text"][0].splitlines()))
+    for title, node in {"BayesDiff Model Info": "info", "LLLA Fit": "fit",
+                        "BayesDiff KSampler": "sampler"}.items():
+        print(f"\n{title} says:")
+        print("\n".join(f"    {line}" for line in outputs[node]["text"][0].splitlines()))
     print("\nThis model is untrained, so there is no picture to show. A trained one, with its"
           "\nuncertainty map, is still to come.")
     return 0

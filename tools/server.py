@@ -126,9 +126,11 @@ def ask(address: str, path: str, body: dict | None = None) -> dict:
         raise ServerFailed(f"{path}: HTTP {error.code}: {words}") from error
 
 
-def run_prompt(address: str, prompt: dict, seconds: float = 300) -> dict:
+def run_prompt(address: str, prompt: dict, seconds: float = 300,
+               extra_data: dict | None = None) -> dict:
     """Queues an API-format prompt, waits for it, and gives its outputs by node."""
-    number = ask(address, "/prompt", {"prompt": prompt})["prompt_id"]
+    body = {"prompt": prompt, "extra_data": extra_data or {}}
+    number = ask(address, "/prompt", body)["prompt_id"]
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         entry = ask(address, f"/history/{number}").get(number)

@@ -8,6 +8,9 @@ const NODES = [
   "BayesDiff_LLLALoad",
   "BayesDiff_KSampler",
   "BayesDiff_SamplerCustom",
+  "BayesDiff_UncertaintyScore",
+  "BayesDiff_UncertaintyScoreFilter",
+  "BayesDiff_UncertaintySelfCheck",
 ];
 
 app.registerExtension({

@@ -74,13 +74,7 @@ def fit(model, prompts: list, examples: list[Example], settings: Settings, prior
         earlier: Llla | None = None, source: str = "latents") -> Result:
     """A posterior for the MODEL. prompts: CONDITIONINGs. `earlier` is continued: its latents stay
     in, and noise and levels go on where they ended."""
-    record = last_layer_of(model)
-    _check_settings(settings)
-    if earlier is not None:
-        check_posterior(earlier, record)
-        if settings.structure == "full" and earlier.about.structure != "full":
-            raise BayesDiffError("the posterior to continue from holds diagonal statistics, full"
-                                 " ones were expected: choose structure 'diagonal', or start anew.")
+    record = check(model, settings, earlier)
     if negative is None:
         negative, = host_nodes.ConditioningZeroOut().zero_out(prompts[0])
     tasks = _tasks(model.get_model_object("model_sampling"), prompts, examples, settings,
@@ -96,6 +90,24 @@ def fit(model, prompts: list, examples: list[Example], settings: Settings, prior
                      torch.tensor(loop.sketch_sigmas), loop.probe.fingerprint, about,
                      settings.structure, prior, prior_precision, temperature, earlier)
     return Result(made, earlier and checkpoint_warning(earlier, loop.probe.fingerprint))
+
+
+def check(model, settings: Settings, earlier: Llla | None = None) -> LastAffine:
+    """Refuses, before anything is run, what a fit would stumble over; the model's last layer."""
+    checks.at_least("number of noised latents", settings.latents, 1)
+    if settings.timesteps not in TIMESTEPS:
+        raise BayesDiffError(f"timesteps is {settings.timesteps!r}, one of {TIMESTEPS} was"
+                             " expected.")
+    if not 0 <= settings.empty_share <= 1:
+        raise BayesDiffError(f"share of empty-prompt calls is {settings.empty_share}, 0 to 1 was"
+                             " expected.")
+    record = last_layer_of(model)
+    if earlier is not None:
+        check_posterior(earlier, record)
+        if settings.structure == "full" and earlier.about.structure != "full":
+            raise BayesDiffError("the posterior to continue from holds diagonal statistics, full"
+                                 " ones were expected: choose structure 'diagonal', or start anew.")
+    return record
 
 
 def examples_of(model, latents: list[dict], prompts: int) -> list[Example]:
@@ -134,7 +146,6 @@ def empty_latent(model, size: int) -> torch.Tensor:
 
 def own_samples(model, prompts: list, empty: torch.Tensor, settings: Settings) -> list[Example]:
     """Pictures that the model draws itself: the posterior needs features, not true pictures."""
-    _check_settings(settings)
     count = math.ceil(settings.latents / LATENTS_AN_OWN_SAMPLE)
     examples = []
     for i in range(count):
@@ -277,16 +288,6 @@ def _seed(seed: int, purpose: str, index: int) -> int:
     """32 bits, all that torch's CPU generator takes in, and unlike for neighbouring seeds."""
     digest = hashlib.sha256(f"bayesdiff {seed} {purpose} {index}".encode()).digest()
     return int.from_bytes(digest[:4], "big")
-
-
-def _check_settings(settings: Settings) -> None:
-    checks.at_least("number of noised latents", settings.latents, 1)
-    if settings.timesteps not in TIMESTEPS:
-        raise BayesDiffError(f"timesteps is {settings.timesteps!r}, one of {TIMESTEPS} was"
-                             " expected.")
-    if not 0 <= settings.empty_share <= 1:
-        raise BayesDiffError(f"share of empty-prompt calls is {settings.empty_share}, 0 to 1 was"
-                             " expected.")
 
 
 def _checked(model, latent: dict) -> torch.Tensor:

@@ -39,6 +39,7 @@ class Ghosts:
         self._weight_seed = weight_seed
         self.trajectory: Trajectory | None = None
         self.calls = self.extra_calls = 0
+        self._unfinished: _Ride | None = None  # of a run that was left and may go on (tape.py)
 
     @property
     def notes(self) -> list[str]:
@@ -55,22 +56,28 @@ class Ghosts:
         def deviations() -> Deviations:
             return Deviations(chosen, self._meaning, self._seeds, flow, self._weight_seed)
 
-        ride = _Ride(run, self.predictor, deviations)
+        ride = self._unfinished = self._unfinished or _Ride(run, self.predictor, deviations)
+        ride.run = run
         recording = Recording(run, self._seeds, self._keep_steps, chosen.early + chosen.late,
                               chosen.early)
 
         def callback(info: dict) -> None:
             batch = len(run.x)
-            ours = {**info, "x": info["x"][:batch], "denoised": info["denoised"][:batch]}
+            ours = {**info, "x": info["x"][:batch], "denoised": info["denoised"][:batch],
+                    "variance": lambda: ride.state(info["denoised"])[1]}
             recording.see(ours["denoised"])
             recording.add_entering(info, lambda: ride.state(info["x"]))
             run.callback(ours)
 
         count = 1 + chosen.early + chosen.late
         together = run.x.repeat(count, *[1] * (run.x.ndim - 1))
-        together = run.go(model=StandIn(run.model, ride.call), x=together, callback=callback,
-                          options={**run.options, **_shared_noise(run, count)})
-        self.calls, self.extra_calls = ride.calls, ride.extra_calls
+        try:
+            together = run.go(model=StandIn(run.model, ride.call), x=together, callback=callback,
+                              options={**run.options, **_shared_noise(run, count)})
+        finally:
+            self.calls, self.extra_calls = ride.calls, ride.extra_calls
+            ride.run = None  # with which goes the network
+        self._unfinished = None
         self.trajectory = recording.finish(*ride.state(together))
         return together[:len(run.x)]
 
@@ -79,7 +86,7 @@ class _Ride:
     """What the sampler's model calls are answered with, during one run."""
 
     def __init__(self, run: SamplerRun, predictor: Predictor, deviations: Callable):
-        self._run, self._predictor, self._batch = run, predictor, len(run.x)
+        self.run, self._predictor, self._batch = run, predictor, len(run.x)
         # The second answers for the unconditional result, which cfg_pp samplers read besides. Its
         # seeds are the same: both branches' errors come from the same weights.
         self._deviations, self._unconditional = deviations(), deviations()
@@ -100,7 +107,7 @@ class _Ride:
         sigma, level = sigma[:self._batch], float(sigma[0])
         self.calls += 1
         functions, kwargs, seen = self._take_out(kwargs)
-        call = self._predictor.call(self._run, x, sigma, kwargs)
+        call = self._predictor.call(self.run, x, sigma, kwargs)
 
         def widened(denoised, riding, predictive, predict: Predict, mask=1.0) -> torch.Tensor:
             d = (x - denoised) / level
@@ -126,9 +133,9 @@ class _Ride:
         found = []
         for part in at.split(self._batch):
             comfy.model_management.throw_exception_if_processing_interrupted()
-            found.append((part - self._run.model(part, sigma, **kwargs)) / float(sigma[0]))
+            found.append((part - self.run.model(part, sigma, **kwargs)) / float(sigma[0]))
             self.extra_calls += 1
-            self._run.progress.tick()
+            self.run.progress.tick()
         return torch.cat(found)
 
     def _take_out(self, kwargs: dict) -> tuple[list[Callable], dict, list[dict]]:

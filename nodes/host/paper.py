@@ -39,9 +39,8 @@ class Paper:
             rule = functools.partial(rule, flow=is_flow(run.model_sampling))
         batch, steps = len(run.x), len(run.sigmas) - 1
         schedule = schedules.by_interval(steps, self._interval)
-        run.progress.extra = self._samples * (len(schedule) - 1) \
-            * sum(2 if rule(a, b).to_mid else 1
-                  for a, b in [map(float, run.sigmas[i:i + 2]) for i in schedule[1:2]])
+        run.progress.extra = self._samples * sum(
+            2 if rule(*run.sigmas[i:i + 2].tolist()).to_mid else 1 for i in schedule[1:])
         recording = Recording(run, self._seeds, self._keep_steps)
 
         def predict(x, sigma):

@@ -48,7 +48,8 @@ class Recording:
         self._recorder.add(len(self._run.sigmas) - 1, sampling.inverse_noise_scaling(last, x),
                            variance * factor**2, self.tail(),
                            self._none if deviations is None else deviations * factor)
-        return self._recorder.trajectory(*latent_scale(self._run.host_model, x.shape))
+        scales = latent_scale(self._run.host_model, x.shape)
+        return self._recorder.trajectory(*scales)._replace(recipe=self._run.recipe)
 
 
 def latent_scale(model, shape: torch.Size) -> tuple[torch.Tensor, torch.Tensor]:

@@ -17,6 +17,7 @@ from comfy_extras.nodes_custom_sampler import SamplerCustomAdvanced
 import nodes as host_nodes
 
 from ...bayesdiff_core.checks import BayesDiffError
+from ...bayesdiff_core.trajectory import Trajectory
 from .tap import WRAPPER_KEY, FeatureTap
 
 
@@ -26,6 +27,7 @@ class Progress:
     def __init__(self, callback: Callable | None):
         self._callback, self._last, self._done = callback, None, 0
         self.extra = 0  # calls to come beside the sampler's steps
+        self.part: tuple[int, int] | None = None  # steps before this run and in all, of many runs
 
     def __call__(self, step, denoised, x, total_steps) -> None:
         self._last = step, denoised, x, total_steps
@@ -38,9 +40,25 @@ class Progress:
             self._tell()
 
     def _tell(self) -> None:
-        if self._callback:
-            step, denoised, x, total_steps = self._last
+        if not self._callback:
+            return
+        step, denoised, x, total_steps = self._last
+        if self.part:
+            before, steps = self.part
+            self._callback(min(before + step, steps - 1), denoised, x, steps)
+        else:
             self._callback(step + self._done, denoised, x, total_steps + self.extra)
+
+
+class Recipe(NamedTuple):
+    """How a trajectory was sampled, so that it can be sampled on from one of its steps."""
+
+    guider: comfy.samplers.CFGGuider  # on the user's own model, without anything of ours
+    sampler: comfy.samplers.KSAMPLER
+    seed: int
+    noise: torch.Tensor  # B x ..., CPU
+    latent_image: dict | None = None  # the LATENT that sampling began from ...
+    result: dict | None = None  # ... and the one it ended with
 
 
 class SamplerRun(NamedTuple):
@@ -55,6 +73,7 @@ class SamplerRun(NamedTuple):
     disable: bool
     options: dict
     progress: Progress
+    recipe: Recipe
 
     def go(self, **changes) -> torch.Tensor:
         now = self._replace(**changes)
@@ -101,29 +120,54 @@ def sample(model, watcher: Watcher, seed: int, steps: int, cfg: float, sampler_n
                                       denoise=denoise)[0]
 
 
+def levels(model, steps: int, sampler_name: str, scheduler: str, denoise: float) -> torch.Tensor:
+    """The sigmas that the KSampler node would go through; none where denoise is 0."""
+    return comfy.samplers.KSampler(model, steps, torch.device("cpu"), sampler_name, scheduler,
+                                   denoise, model.model_options).sigmas
+
+
 def sample_guider(guider, watcher: Watcher, noise, sampler, sigmas: torch.Tensor,
                   latent: dict) -> tuple[dict, dict]:
     """What the SamplerCustomAdvanced node does, watched: output and denoised output."""
     ours = copy.copy(guider)
     # Wrappers are the patcher's; the guider's own model_options stay, a run works on a copy.
-    ours.model_patcher = watched_model(guider.model_patcher, watcher)
+    ours.model_patcher = watched_model(guider.model_patcher, watcher, guider.model_options)
     return SamplerCustomAdvanced.execute(noise, ours, sampler, sigmas, latent).args
 
 
-def watched_model(model, watcher: Watcher):
-    """A clone of the MODEL on which the watcher runs whatever sampler is used."""
+def watched_model(model, watcher: Watcher, model_options: dict | None = None):
+    """A clone of the MODEL on which the watcher runs whatever sampler is used. model_options: the
+    guider's, where they are not the model's."""
     clone = watcher.tap.attach(model) if watcher.tap else model.clone()
+    options = model.model_options if model_options is None else model_options
 
-    def sampler_sample(executor, guider, sigmas, extra_args, callback, *args, **kwargs):
-        progress = Progress(callback)
-        executor.original = _watched_sampler(executor.class_obj, watcher, progress).sample
-        return executor(guider, sigmas, extra_args, progress, *args, **kwargs)
+    def sampler_sample(executor, guider, sigmas, extra_args, callback, noise, *args, **kwargs):
+        progress, sampler = Progress(callback), executor.class_obj
+        recipe = Recipe(_bare(guider, model, options), sampler, extra_args.get("seed"),
+                        noise.cpu())
+        executor.original = _watched_sampler(sampler, watcher, progress, recipe).sample
+        return executor(guider, sigmas, extra_args, progress, noise, *args, **kwargs)
 
     clone.add_wrapper_with_key(WrappersMP.SAMPLER_SAMPLE, WRAPPER_KEY, sampler_sample)
     return clone
 
 
-def _watched_sampler(sampler, watcher: Watcher, progress: Progress):
+def with_latents(trajectory: Trajectory, latent_image: dict, result: dict) -> Trajectory:
+    """With the LATENTs, which the run itself does not see, in its recipe."""
+    recipe = trajectory.recipe._replace(latent_image=latent_image, result=result)
+    return trajectory._replace(recipe=recipe)
+
+
+def _bare(guider, model, model_options: dict):
+    """The guider as the user gave it: what a run adds, the network among it, is left out."""
+    bare = copy.copy(guider)
+    for name in ("inner_model", "conds", "loaded_models"):
+        vars(bare).pop(name, None)
+    bare.model_patcher, bare.model_options = model, model_options
+    return bare
+
+
+def _watched_sampler(sampler, watcher: Watcher, progress: Progress, recipe: Recipe):
     if not isinstance(sampler, comfy.samplers.KSAMPLER):
         raise BayesDiffError(f"the sampler is a {type(sampler).__name__}, one that calls the model"
                              " as ComfyUI's own do (KSAMPLER) was expected: choose another.")
@@ -132,7 +176,7 @@ def _watched_sampler(sampler, watcher: Watcher, progress: Progress):
     @functools.wraps(function)
     def sampler_function(model, x, sigmas, extra_args=None, callback=None, disable=None, **options):
         return watcher.run(SamplerRun(function, model, x, sigmas, extra_args, callback, disable,
-                                      options, progress))
+                                      options, progress, recipe))
 
     watched = copy.copy(sampler)
     watched.sampler_function = sampler_function

@@ -120,6 +120,11 @@ def test_residual_and_noise_energy_are_those_of_the_noised_latents(case, pack, f
     finally:
         del sampling.noise_scaling
         handle.remove()
+    form = case.model.get_model_object("latent_format")
+    size = case.latent["samples"].shape[1:]
+    given = [form.process_in(case.random(1, *size, seed=s)) for s in (3, 4)]
+    assert all(any(torch.equal(one, known) for known in given)
+               for _, _, x0 in seen for one in x0.split(1))
     total = count = 0
     energy = 0.0
     for (sigma, noise, x0), output in zip(seen, outputs):

@@ -80,7 +80,7 @@ def test_the_header_says_what_the_file_is(pack, fits, place):
     assert words["family"] == "Wan" and words["layer"] == "diffusion_model.head.head"
     assert words["features"] == "32" and words["latents"] == "5"
     assert words["pack_version"] in (REPOSITORY / "pyproject.toml").read_text()
-    assert '"seed": 1' in words["settings"]
+    assert '"seed": 1' in words["settings"] and len(words["fingerprint"]) == 16
 
 
 def test_settings_can_be_changed_after_loading(pack, fits, place):
@@ -156,6 +156,12 @@ def test_unwritable_folder_is_told_and_the_old_file_stays(pack, fits, place, mon
         with pytest.raises(pack.BayesDiffError, match="cannot be written.*writable"):
             save_node(pack, fits["diagonal"], overwrite=True)
         path.parent.chmod(stat.S_IRWXU)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(PermissionError("in use")))
+        with pytest.raises(pack.BayesDiffError, match="cannot be written: in use"):
+            save_node(pack, fits["diagonal"], overwrite=True)
+    assert path.read_bytes() == old
 
     def full_disk(tensors, name, metadata):
         Path(name).write_bytes(b"half")
@@ -243,6 +249,7 @@ def test_truncated_files_are_refused_at_every_length(refused, parts):
     ("temperature", "-1", "temperature is '-1'"),
     ("weight_norm", "inf", "weight_norm is 'inf'"),
     ("residual_sum", "many", "residual_sum is 'many'"),
+    ("fingerprint", "0123", "fingerprint is '0123' .* as the tensor says"),
     ("settings", "{}", "settings is .* JSON list"),
     ("settings", "[" * 100_000, "settings is .* JSON list"),
     ("family", "x" * 201, "family is .* 1 to 200"),

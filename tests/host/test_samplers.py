@@ -169,10 +169,12 @@ class Entering:
         return self._inner.run(run._replace(x=self._x))
 
 
+@pytest.mark.parametrize("sampler", ["euler", "dpm_2"])
 @pytest.mark.parametrize("mode", MODES)
-def test_progress_counts_the_extra_calls_and_ends_full(case, ksampler, mode):
+def test_progress_counts_the_extra_calls_and_ends_full(case, ksampler, posterior_of, mode, sampler):
     case, told = case("sd3"), []
-    case.steps = 6
+    posterior_of(case)  # has a progress of its own, the first time
+    case.steps, case.sampler = 6, sampler
     comfy.utils.set_progress_bar_global_hook(
         lambda value, total, preview, node_id=None, **_: told.append((value, total)))
     try:

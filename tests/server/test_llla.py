@@ -8,43 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.conftest import Server
+from tests.server.graphs import SIZES, fit_prompt, graph, saved
 from tools import server as real_server
 from tools.server import ServerFailed, ask, run_prompt
-
-SIZES = {"sd15": (4, 8, 8), "sd3": (16, 8, 6), "flux": (16, 8, 6), "wan": (16, 2, 4, 6)}
-CONTEXT = {"sd15": 768, "sd3": 1024, "flux": 1024, "wan": 1024}
-# The eigenvectors of sd15's full matrix take ten seconds on one core.
-STRUCTURES = {"sd15": "diagonal", "sd3": "full", "flux": "full", "wan": "full"}
-
-
-@pytest.fixture(scope="module")
-def data_sets(server):
-    """As the host's Save Training Dataset writes them; older hosts look in the output folder."""
-    for name, size in SIZES.items():
-        torch.manual_seed(0)
-        data = {"latents": [{"samples": torch.randn(1, *size)} for _ in range(2)],
-                "conditioning": [[[torch.randn(1, 4, CONTEXT[name]),
-                                   {"pooled_output": torch.randn(1, 64)}]] for _ in range(2)]}
-        for folder in (server.base / "datasets" / name, server.base / "output" / name):
-            folder.mkdir(parents=True)
-            torch.save(data, folder / "shard_0000.pkl")
-            (folder / "metadata.json").write_text(json.dumps({"num_samples": 2}))
-
-
-def fit_prompt(name, folder="models", **widgets):
-    return {
-        "model": {"class_type": "UNETLoader", "inputs": {"unet_name": f"tiny_{name}.safetensors",
-                                                         "weight_dtype": "default"}},
-        "data": {"class_type": "LoadTrainingDataset", "inputs": {"folder_name": name}},
-        "fit": {"class_type": "BayesDiff_LLLAFit", "inputs": {
-            "model": ["model", 0], "positive": ["data", 1], "latents": ["data", 0],
-            "structure": STRUCTURES[name], "number": 6, "timesteps": "uniform", "prior": "fixed",
-            "prior_precision": 1.0, "temperature": 1.0, "empty_share": 0.25, "seed": 3, "size": 64,
-            **widgets}},
-        "save": {"class_type": "BayesDiff_LLLASave", "inputs": {
-            "posterior": ["fit", 0], "filename_prefix": name, "folder": folder,
-            "overwrite": True}},
-    }
 
 
 def load_prompt(file, **widgets):
@@ -66,8 +33,11 @@ def second_server(host, server, fits, tmp_path_factory):
     base = tmp_path_factory.mktemp("second")
     shutil.copytree(server.base / "models" / "llla", base / "models" / "llla")
     shutil.copytree(server.base / "output" / "llla", base / "output" / "llla")
+    shutil.copytree(server.base / "models" / "diffusion_models", base / "models/diffusion_models")
+    shutil.copytree(server.base / "datasets", base / "datasets")
+    shutil.copytree(server.base / "output" / "sd3", base / "output" / "sd3")
     with real_server.running(host, Path(sys.executable), base, log=base / "log") as address:
-        yield address
+        yield Server(address, base / "log", base)
 
 
 @pytest.mark.parametrize("name", SIZES)
@@ -82,9 +52,19 @@ def test_fit_reports_latents_degrees_of_freedom_and_a_plot(server, fits, name):
 @pytest.mark.parametrize("name", SIZES)
 def test_a_second_process_computes_the_same_variance_to_the_last_bit(second_server, fits, name):
     file = ("[output] " if name == "wan" else "") + f"{name}.safetensors"
-    shown = run_prompt(second_server, load_prompt(file))["load"]
+    shown = run_prompt(second_server.address, load_prompt(file))["load"]
     assert shown["bayesdiff"] == fits[name]["fit"]["bayesdiff"]
     assert shown["text"] == fits[name]["fit"]["text"]
+
+
+def test_a_second_process_samples_the_same_variance_to_the_last_bit(server, second_server, fits):
+    prompt = {**graph("sd3", "accurate"), **load_prompt("sd3.safetensors")}
+    del prompt["fit"]
+    prompt["ours"]["inputs"]["posterior"] = ["load", 0]
+    first, second = (saved(where, run_prompt(where.address, prompt), "var")
+                     for where in (server, second_server))
+    assert len(first) > 0 and first[0].max() > 0
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
 def test_a_changed_file_and_changed_settings_are_noticed(server, fits):

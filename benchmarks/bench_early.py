@@ -1,0 +1,102 @@
+"""How early the ranking of seeds is known: Best of N's score on the way against the final one.
+
+For each class of the demo model many seeds are sampled through the host, and scored at a quarter,
+half and three quarters of the steps and at the end. Writes benchmarks/results/early.json.
+
+    python run.py bench early [FILE]
+"""
+
+import json
+import statistics
+import sys
+from pathlib import Path
+
+import torch
+
+from benchmarks.in_host import pack_module
+from benchmarks.report import write
+from tools.in_process import enter_host
+from tools.places import REPOSITORY
+
+CLASSES, SEEDS, STEPS, CFG = 4, 32, 20, 3.0
+FRACTIONS = (0.25, 0.5, 0.75)
+SCORES = ("trajectory variance", "variance, accurate")
+
+
+@torch.no_grad()
+def main() -> None:
+    path = Path(sys.argv[1]) if len(sys.argv) > 1 else \
+        REPOSITORY / "models" / "bayesdiff_demo.safetensors"
+    enter_host()
+    import comfy.utils
+
+    from benchmarks.bench_host import fitted
+    from tools import demo_model
+    comfy.utils.set_progress_bar_enabled(False)
+    demo = demo_model.load(path)
+    posterior = fitted(demo, list(demo.classes.values()))
+    names = list(demo.classes)[::max(1, len(demo.classes) // CLASSES)][:CLASSES]
+    rows = []
+    for score in SCORES:
+        by_class = [scores_on_the_way(demo, demo.classes[name], posterior, score)
+                    for name in names]
+        for at, fraction in enumerate(FRACTIONS):
+            corr = [spearman([run[at] for run in runs], [run[-1] for run in runs])
+                    for runs in by_class]
+            kept = [kept_of_the_best([run[at] for run in runs], [run[-1] for run in runs])
+                    for runs in by_class]
+            rows.append({"net": path.stem, "score": score, "fraction": fraction,
+                         "rank_corr": round(statistics.mean(corr), 3),
+                         "lowest": round(min(corr), 3), "highest": round(max(corr), 3),
+                         "best_half_kept": round(statistics.mean(kept), 3),
+                         **calls(demo, demo.classes[names[0]], posterior, score, fraction)})
+    write("early", rows, classes=names, seeds=SEEDS, sampler="euler", steps=STEPS, cfg=CFG)
+
+
+def scores_on_the_way(demo, positive, posterior, score: str) -> list[list[float]]:
+    """Of each seed: at the fractions and at the end."""
+    sampling, tape = pack_module("nodes.host.sampling"), pack_module("nodes.host.tape")
+    best_of_n, samplers = pack_module("nodes.best_of_n"), pack_module("nodes.samplers")
+    latent = {"samples": torch.zeros(1, 12, 16, 16)}
+
+    def sample(watcher, seed: int) -> dict:
+        return sampling.sample(demo.model, watcher, seed, STEPS, CFG, "euler", "normal", positive,
+                               demo.no_class, latent)
+
+    found = []
+    for seed in range(SEEDS):
+        watcher = samplers.watcher_for(demo.model, posterior, latent, keep_steps=2,
+                                       uncertainty_seed=0, mode=best_of_n.MODES[score])
+        run = tape.Taped(watcher, seed, sample)
+        for stop in [*(round(fraction * STEPS) for fraction in FRACTIONS), None]:
+            run.go(stop, 0, STEPS)
+        found.append(run.scores)
+    return found
+
+
+def calls(demo, positive, posterior, score: str, fraction: float) -> dict:
+    """What Best of N itself says, with half of the seeds kept."""
+    report = pack_module("nodes.best_of_n").BayesDiffBestOfN.execute(
+        demo.model, 0, STEPS, CFG, "euler", "normal", positive, demo.no_class,
+        {"samples": torch.zeros(1, 12, 16, 16)}, 1.0, SEEDS, SEEDS // 2, fraction, "once", score,
+        0, 2, posterior).args[-1]
+    said = json.loads(report)
+    return {"calls_saved": said["calls_saved"], "calls": said["calls"]}
+
+
+def spearman(a: list[float], b: list[float]) -> float:
+    """Correlation of the ranks; scores are never tied."""
+    ranks = torch.tensor([a, b], dtype=torch.float64).argsort(1).argsort(1).double()
+    return float(torch.corrcoef(ranks)[0, 1])
+
+
+def kept_of_the_best(early: list[float], final: list[float]) -> float:
+    """Share of the better half by the final score among the better half by the early one; 0.5 by
+    chance."""
+    half = len(final) // 2
+    halves = [set(torch.tensor(scores).argsort()[:half].tolist()) for scores in (early, final)]
+    return len(halves[0] & halves[1]) / half
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""Best of N: many seeds to a step, the surest ones to the end."""
+
+import json
+
+import comfy.samplers
+import torch
+from comfy_api.latest import io, ui
+
+from ..bayesdiff_core.checks import BayesDiffError
+from ..bayesdiff_core.selection import WAYS, Stop, planned_steps, stops
+from .host import sampling
+from .host.tape import Taped
+from .samplers import watcher_for
+from .sockets import LLLA, TRAJECTORY
+
+MODES = {"trajectory variance": "free", "variance, light": "light",
+         "variance, accurate": "accurate"}
+
+
+class BayesDiffBestOfN(io.ComfyNode):
+    @classmethod
+    def define_schema(cls):
+        return io.Schema(
+            node_id="BayesDiff_BestOfN",
+            display_name="BayesDiff Best of N",
+            category="bayesdiff",
+            description="Samples N seeds to a step, drops those of which the model is least sure,"
+                        " and finishes the rest: each as KSampler would, bit for bit.",
+            inputs=[
+                io.Model.Input("model", tooltip="The model used for denoising the latent."),
+                io.Int.Input("seed", default=0, min=0, max=0xffffffffffffffff,
+                             control_after_generate=True,
+                             tooltip="The first seed; the others are seed + 1, seed + 2, ..."),
+                io.Int.Input("steps", default=20, min=1, max=10000,
+                             tooltip="The number of denoising steps, 1 to 10000; 3 or more make"
+                                     " sense."),
+                io.Float.Input("cfg", default=8.0, min=0.0, max=100.0, step=0.1, round=0.01,
+                               tooltip="Classifier-free guidance scale, 0 to 100."),
+                io.Combo.Input("sampler_name", options=comfy.samplers.KSampler.SAMPLERS,
+                               tooltip="The sampler. dpm_adaptive only with trajectory variance."),
+                io.Combo.Input("scheduler", options=comfy.samplers.KSampler.SCHEDULERS,
+                               tooltip="How noise is removed over the steps."),
+                io.Conditioning.Input("positive", tooltip="What the image should show."),
+                io.Conditioning.Input("negative", tooltip="What the image should not show."),
+                io.Latent.Input("latent_image", tooltip="The latent to denoise: one image or one"
+                                                        " clip, which every seed starts from."),
+                io.Float.Input("denoise", default=1.0, min=0.0, max=1.0, step=0.01,
+                               tooltip="The amount of denoising, 0 to 1."),
+                LLLA.Input("posterior", optional=True,
+                           tooltip="From LLLA Fit or LLLA Load. Ranking by variance needs it."),
+                io.Int.Input("n", default=8, min=2, max=256,
+                             tooltip="How many seeds to start, 2 to 256."),
+                io.Int.Input("keep", default=2, min=1, max=256,
+                             tooltip="How many of them to finish, 1 to n."),
+                io.Float.Input("at", default=0.5, min=0.05, max=0.95, step=0.05,
+                               tooltip="When only these are left, as a share of the steps, 0.05 to"
+                                       " 0.95. Later ranks more truly and saves less."),
+                io.Combo.Input("by", options=list(WAYS), default="once",
+                               tooltip="once: all others are dropped at `at`. halving: half of the"
+                                       " seeds are dropped at each of several stops, evenly spaced"
+                                       " up to `at`; saves more, ranks more roughly."),
+                io.Combo.Input("rank_by", options=list(MODES), default="trajectory variance",
+                               tooltip="Lowest is best. trajectory variance: how much the denoised"
+                                       " estimate still changes; no posterior, no extra calls."
+                                       " variance: the model's uncertainty; light takes extra calls"
+                                       " for a fifth of the steps, accurate for half of them."),
+                io.Int.Input("uncertainty_seed", default=0, min=0, max=0xffffffffffffffff,
+                             advanced=True,
+                             tooltip="Seed of the deviations in ranking by variance, 0 to 2^64 - 1."
+                                     " It never changes a picture, only which are kept."),
+                io.Int.Input("keep_steps", default=10, min=2, max=1000, advanced=True,
+                             tooltip="States that each trajectory keeps, first and last included, 2"
+                                     " to 1000."),
+            ],
+            outputs=[
+                io.Latent.Output(display_name="latent",
+                                 tooltip="The finished latents as a batch, best first."),
+                io.Latent.Output(display_name="variance",
+                                 tooltip="Variance of each latent value, as it was ranked by, in"
+                                         " the latent's own scale squared."),
+                TRAJECTORY.Output(display_name="trajectories", is_output_list=True,
+                                  tooltip="One of each finished latent, best first."),
+                io.Int.Output(display_name="seeds", is_output_list=True,
+                              tooltip="The seed of each finished latent, best first."),
+                io.String.Output(display_name="seeds_text", tooltip="The same, as a line of text."),
+                io.Float.Output(display_name="scores", is_output_list=True,
+                                tooltip="Summed variance of each finished latent, lowest first."),
+                io.String.Output(display_name="report",
+                                 tooltip="JSON: every seed with its scores, when it was dropped,"
+                                         " calls made and saved."),
+            ],
+            search_aliases=["best of n", "seed search", "early stopping", "ranking", "cull",
+                            "uncertainty"],
+        )
+
+    @classmethod
+    def execute(cls, model, seed, steps, cfg, sampler_name, scheduler, positive, negative,
+                latent_image, denoise, n, keep, at, by, rank_by, uncertainty_seed, keep_steps,
+                posterior=None) -> io.NodeOutput:
+        options = {"mode": MODES[rank_by], "uncertainty_seed": uncertainty_seed,
+                   "keep_steps": keep_steps}
+        watchers = [watcher_for(model, posterior, latent_image, **options) for _ in range(n)]
+        _check_one(latent_image)
+        levels = sampling.levels(model, steps, sampler_name, scheduler, denoise)
+        plan = stops(n, keep, max(len(levels) - 1, 0), at, by, first=2)
+
+        def sample(watcher, seed: int) -> dict:
+            return sampling.sample(model, watcher, seed, steps, cfg, sampler_name, scheduler,
+                                   positive, negative, latent_image, denoise)
+
+        runs = [Taped(watcher, (seed + i) % 2**64, sample) for i, watcher in enumerate(watchers)]
+        best = finished(runs, plan, len(levels) - 1)
+        return _results(best, runs, plan, latent_image, rank_by)
+
+
+def finished(runs: list[Taped], plan: list[Stop], steps: int) -> list[Taped]:
+    """The runs that the plan leaves, at their end, best first."""
+    total, done, at, left = planned_steps(len(runs), plan, steps), 0, 0, runs
+    for stop in [*plan, Stop(steps, len(left))]:
+        for run in left:
+            run.go(stop.step if stop.step < steps else None, done - at, total)
+            done += stop.step - at
+        left = sorted(left, key=_rank)
+        for run in left[stop.left:]:
+            run.drop(stop.step)
+        at, left = stop.step, left[:stop.left]
+    return left
+
+
+def _rank(run: Taped) -> tuple[bool, float]:
+    score = run.scores[-1]
+    return score != score, score  # NaN is worst
+
+
+def _check_one(latent: dict) -> None:
+    count = len(latent["samples"])
+    if count != 1:
+        raise BayesDiffError(f"the latent is a batch of {count}, one image or clip was expected, as"
+                             " n seeds are sampled from it: use Latent From Batch, or set the"
+                             " batch size to 1.")
+
+
+def _results(best: list[Taped], runs: list[Taped], plan: list[Stop], latent_image: dict,
+             rank_by: str) -> io.NodeOutput:
+    trajectories = [sampling.with_latents(run.watcher.trajectory, latent_image, run.latent)
+                    for run in best]
+    # Each seed has the noise of a batch of its own, so there is no place in a batch to keep.
+    latent = {key: value for key, value in best[0].latent.items() if key != "batch_index"}
+    latent["samples"] = torch.cat([run.latent["samples"] for run in best])
+    variance = torch.cat([trajectory.latent_variance() for trajectory in trajectories])
+    seeds, scores = [run.seed for run in best], [run.scores[-1] for run in best]
+    made = sum(run.calls for run in runs)
+    alone = sum(run.calls for run in best) / len(best)
+    saved = round(alone * len(runs)) - made
+    report = {
+        "rank_by": rank_by, "seeds": seeds, "scores": scores,
+        "stops": [{"step": stop.step, "left": stop.left} for stop in plan],
+        "runs": [{"seed": run.seed, "scores": run.scores, "calls": run.calls,
+                  "dropped_at": run.dropped_at} for run in runs],
+        "calls": made, "calls_saved": saved, "notes": list(runs[0].watcher.notes)}
+    text = "\n".join([
+        f"{len(best)} of {len(runs)} seeds finished, in {made} calls: {saved} saved"
+        f" ({100 * saved / (made + saved):.0f} %)",
+        *(f"after step {stop.step}: {stop.left} left" for stop in plan),
+        *(f"seed {seed}: {score:.4g}" for seed, score in zip(seeds, scores)), *report["notes"]])
+    return io.NodeOutput(latent, {**latent, "samples": variance.to(latent["samples"])},
+                         trajectories, seeds, ", ".join(map(str, seeds)), scores,
+                         json.dumps(report), ui=ui.PreviewText(text))

@@ -1,0 +1,251 @@
+"""Keeps the images the model was surest of, and everything that belongs to them in step."""
+
+import json
+from typing import NamedTuple
+
+import torch
+from comfy_api.latest import io, ui
+from comfy_execution.graph_utils import ExecutionBlocker
+
+from ..bayesdiff_core import filtering
+from ..bayesdiff_core.checks import BayesDiffError
+from ..bayesdiff_core.scores import total
+from . import metadata, reference_file
+from .histogram import histogram
+from .sockets import TRAJECTORY
+
+REFERENCE_MODES = ["only compare", "add"]
+
+
+class BayesDiffFilter(io.ComfyNode):
+    @classmethod
+    def define_schema(cls):
+        return io.Schema(
+            node_id="BayesDiff_UncertaintyScoreFilter",
+            display_name="Uncertainty Score Filter",
+            category="bayesdiff",
+            description="Parts images by their scores: the lower are kept, the higher rejected,"
+                        " with their latents and masks. A high score says that the model was"
+                        " unsure, not that the image is bad.",
+            inputs=[
+                io.Float.Input("scores", optional=True, force_input=True, tooltip=(
+                    "One score an image, finite, in the order of the batch or list: from a"
+                    " BayesDiff sampler or Uncertainty Score.")),
+                TRAJECTORY.Input("trajectory", optional=True, tooltip=(
+                    "Instead of scores, 1 or more: the summed variance of each image is taken.")),
+                io.Image.Input("images", optional=True, tooltip=(
+                    "A batch or a list of any sizes, one image a score. Of videos also the frames"
+                    " of each clip; link the latents too then.")),
+                io.Latent.Input("latents", optional=True, tooltip=(
+                    "A batch or a list, one latent a score. Each keeps its batch_index, so that a"
+                    " survivor can be sampled again.")),
+                io.Mask.Input("masks", optional=True, tooltip=(
+                    "A batch or a list, one mask a score.")),
+                io.Combo.Input("criterion", options=filtering.CRITERIA, default=filtering.SIGMA,
+                               tooltip=(
+                    "mean + z sigma: rejects scores above it (the paper's, z = 1; sigma is that of"
+                    " the batch, divided by n). drop top percent: the highest, by number. keep n:"
+                    " the n lowest. threshold: at most that score. reference: against scores"
+                    " stored under a name, so that a single image can be judged.")),
+                io.Float.Input("z", default=1.0, min=-10.0, max=10.0, step=0.1, tooltip=(
+                    "mean + z sigma: how many standard deviations above the mean, -10 to 10.")),
+                io.Float.Input("percent", default=16.0, min=0.0, max=100.0, step=0.5, tooltip=(
+                    "drop top percent: the share to drop, 0 to 100; the number is rounded to the"
+                    " nearest, halves up, so 16 % of 5 drops 1 and of 3 none. reference: rejects"
+                    " scores above all but this share of the stored ones.")),
+                io.Int.Input("keep", default=1, min=0, max=100000, tooltip=(
+                    "keep n: how many to keep of each group, 0 to 100000.")),
+                io.Float.Input("threshold", default=0.0, min=-1e12, max=1e12, step=0.001,
+                               round=False, tooltip=(
+                    "threshold: the highest score that is kept, in the score's own unit.")),
+                io.Boolean.Input("allow_empty", default=False, tooltip=(
+                    "Off: the lowest score of each group is always kept. On: all may be rejected;"
+                    " what follows on the kept side does not run then.")),
+                io.String.Input("groups", default="", tooltip=(
+                    "Keeps prompts apart, as their scores do not compare: a label for each image,"
+                    " such as 0,0,1,1, or one for each prompt if all have equally many images one"
+                    " after the other. Empty: 1 group.")),
+                io.String.Input("reference", default="", tooltip=(
+                    "Name of the stored scores, 1 to 100 characters without path separators; a file"
+                    " in output/bayesdiff_reference. Use one name for each model, size, sampler,"
+                    " number of steps and score.")),
+                io.Combo.Input("reference_mode", options=REFERENCE_MODES, default="only compare",
+                               tooltip=(
+                    "add: these scores are added to the stored ones after the decision, each"
+                    " once; with fewer than 10 stored, criterion reference keeps all. only compare:"
+                    " the file is not written.")),
+            ],
+            outputs=[
+                *(kind.Output(display_name=f"{side}_{name}", is_output_list=True, tooltip=(
+                    f"The {side} {name}: a batch where a batch came in, a list where a list came"
+                    " in. Nothing follows where there are none."))
+                  for name, kind in (("images", io.Image), ("latents", io.Latent),
+                                     ("masks", io.Mask)) for side in ("kept", "rejected")),
+                *(io.String.Output(display_name=f"{side}_indices", tooltip=(
+                    f"Places of the {side} ones, from 0, separated by commas."))
+                  for side in ("kept", "rejected")),
+                io.Float.Output(display_name="sorted_scores", is_output_list=True, tooltip=(
+                    "All scores, from the lowest.")),
+                io.Image.Output(display_name="histogram", tooltip=(
+                    "Scores kept and rejected, with the threshold; 480 x 240.")),
+                io.String.Output(display_name="report", tooltip=(
+                    "JSON: scores, places, threshold and reason for each group.")),
+            ],
+            hidden=list(metadata.HIDDEN),
+            is_output_node=True,
+            is_input_list=True,
+            search_aliases=["uncertainty", "filter images", "best of batch", "cull", "pick",
+                            "rejection"],
+        )
+
+    @classmethod
+    def fingerprint_inputs(cls, criterion=(None,), reference=(None,), **others):
+        """Runs again when the stored scores have changed."""
+        if criterion[0] != filtering.REFERENCE or not reference[0]:
+            return None
+        try:
+            return reference_file.state(reference_file.path_of(reference[0]))
+        except BayesDiffError:
+            return None  # execute says what is wrong
+
+    @classmethod
+    def execute(cls, criterion, z, percent, keep, threshold, allow_empty, groups, reference,
+                reference_mode, scores=None, trajectory=None, images=None, latents=None,
+                masks=None) -> io.NodeOutput:
+        values = _scores(scores, trajectory)
+        labels = filtering.group_labels(",".join(map(str, groups)), len(values))
+        clips = _are_clips(latents, trajectory)
+        inputs = [_images("images", images, len(values), clips),
+                  _latents(latents, len(values)), _images("masks", masks, len(values), clips)]
+
+        rule = filtering.Rule(criterion[0], z[0], percent[0], keep[0], threshold[0])
+        adding = reference_mode[0] == "add"
+        path, notes = None, []
+        if adding or rule.criterion == filtering.REFERENCE:
+            path = reference_file.path_of(reference[0])
+        if rule.criterion == filtering.REFERENCE:
+            rule, notes = _with_reference(rule, path, values, adding)
+        decision = filtering.decide(values, rule, labels, allow_empty[0])
+        if adding:
+            new = reference_file.add(path, values)
+            notes.append(f"{new} scores added to the reference {path.stem}")
+
+        report = {"criterion": criterion[0], "scores": values, "kept": decision.kept,
+                  "rejected": decision.rejected,
+                  "groups": [group._asdict() for group in decision.groups], "notes": notes}
+        metadata.record(cls, {"node": "Uncertainty Score Filter", **report})
+        picture = histogram(values, decision)
+        indices = [",".join(map(str, side)) for side in (decision.kept, decision.rejected)]
+        return io.NodeOutput(
+            *(_side(parts, side) for parts in inputs for side in (decision.kept,
+                                                                  decision.rejected)),
+            *indices, sorted(values), picture, json.dumps(report),
+            ui={**ui.PreviewText(_words(decision, indices, notes, len(values))).as_dict(),
+                **ui.PreviewImage(picture, cls=cls).as_dict(), "bayesdiff": [report]})
+
+
+class Part(NamedTuple):
+    """An entry of an input list, and which image each of its rows belongs to."""
+
+    value: torch.Tensor | dict
+    owners: list[int]
+
+
+def _scores(scores, trajectories) -> list[float]:
+    if scores is not None:
+        values = [float(score) for score in scores]
+    elif trajectories is not None:
+        values = [score for part in trajectories
+                  for score in total(part.latent_variance()).tolist()]
+    else:
+        raise BayesDiffError("neither scores nor a trajectory are linked, one of them was expected:"
+                             " link an output of a BayesDiff sampler or of Uncertainty Score.")
+    filtering.check_scores(values)
+    return values
+
+
+def _are_clips(latents, trajectories) -> bool:
+    samples = [latent["samples"] for latent in latents or []]
+    samples += [part.mean[0] for part in trajectories or []]
+    return any(not one.is_nested and one.ndim == 5 for one in samples)
+
+
+def _images(name: str, values, count: int, clips: bool) -> list[Part]:
+    """One row an image; of clips, each entry of a list or as many rows each."""
+    values = [value if name == "images" or value.ndim > 2 else value[None]
+              for value in values or []]
+    rows = sum(map(len, values))
+    if not values or rows == count:
+        owner_of = list(range(rows))
+    elif len(values) == count and rows:
+        owner_of = [index for index, value in enumerate(values) for _ in range(len(value))]
+    elif clips and rows and rows % count == 0:
+        owner_of = [row // (rows // count) for row in range(rows)]
+    else:
+        video = "" if clips else " For frames of a video link the latents too."
+        raise BayesDiffError(f"the {name} input holds {rows} in {len(values)} entries, and there"
+                             f" are {count} scores: link what belongs to the same batch.{video}")
+    return _dealt(values, map(len, values), owner_of)
+
+
+def _latents(values, count: int) -> list[Part]:
+    values = values or []
+    if any(latent["samples"].is_nested for latent in values):
+        raise BayesDiffError("the latent holds several tensors (video with sound), one was"
+                             " expected: filter the decoded images instead.")
+    sizes = [len(latent["samples"]) for latent in values]
+    if values and sum(sizes) != count:
+        raise BayesDiffError(f"the latents input holds {sum(sizes)} latents, and there are {count}"
+                             " scores: link what belongs to the same batch.")
+    return _dealt(values, sizes, list(range(sum(sizes))))
+
+
+def _dealt(values, sizes, owners: list[int]) -> list[Part]:
+    parts, start = [], 0
+    for value, size in zip(values, sizes):
+        parts.append(Part(value, owners[start:start + size]))
+        start += size
+    return parts
+
+
+def _side(parts: list[Part], chosen: list[int]) -> list | ExecutionBlocker:
+    """What of a list is chosen; quietly stops what follows where that is nothing."""
+    wanted, found = set(chosen), []
+    for value, owners in parts:
+        rows = [row for row, owner in enumerate(owners) if owner in wanted]
+        if rows:
+            found.append(_latent_rows(value, rows) if isinstance(value, dict) else value[rows])
+    return found or ExecutionBlocker(None)
+
+
+def _latent_rows(latent: dict, rows: list[int]) -> dict:
+    samples, mask = latent["samples"], latent.get("noise_mask")
+    places = latent.get("batch_index") or range(len(samples))
+    chosen = {**latent, "samples": samples[rows], "batch_index": [places[row] for row in rows]}
+    # As the host reads it: fewer masks than latents are repeated, and for a video anything but a
+    # mask of five dimensions is frames for all clips.
+    if mask is not None and mask.ndim >= (5 if samples.ndim == 5 else 3) and len(mask) > 1:
+        chosen["noise_mask"] = mask[[row % len(mask) for row in rows]]
+    return chosen
+
+
+def _with_reference(rule: filtering.Rule, path, values: list[float], adding: bool):
+    """The rule with the stored scores, or one that keeps all while they are too few."""
+    stored = reference_file.read(path)
+    if adding and len(stored) < filtering.LEAST_REFERENCE:
+        return (rule._replace(criterion=filtering.COUNT, keep=len(values)),
+                [f"the reference holds {len(stored)} of the {filtering.LEAST_REFERENCE} scores that"
+                 " it needs: all are kept meanwhile"])
+    notes = []
+    if stored and not any(stored[0] <= value <= stored[-1] for value in values):
+        notes.append(f"all scores are outside of the reference's {stored[0]:.4g} to"
+                     f" {stored[-1]:.4g}: it may be of another model or setting")
+    return rule._replace(reference=tuple(stored)), notes
+
+
+def _words(decision: filtering.Decision, indices: list[str], notes: list[str], count: int) -> str:
+    lines = [f"kept {len(decision.kept)} of {count}: {indices[0] or 'none'}",
+             f"rejected: {indices[1] or 'none'}"]
+    lines += [f"{f'group {group.label}: ' if group.label else ''}{group.note}"
+              for group in decision.groups]
+    return "\n".join([*lines, *notes])

@@ -1,0 +1,261 @@
+"""Best of N: survivors are KSampler's, and the calls are those that it says."""
+
+import json
+
+import comfy.model_management
+import comfy.samplers
+import comfy.utils
+import pytest
+import torch
+
+import nodes as host_nodes
+
+OPTIONS = {"n": 4, "keep": 2, "at": 0.5, "by": "once", "rank_by": "trajectory variance",
+           "uncertainty_seed": 5, "keep_steps": 3}
+VARIANCE = {"rank_by": "variance, accurate"}
+
+
+@pytest.fixture
+def best_of_n(pack, posterior_of):
+    """Runs the node on a case, from seed 7 on; the posterior is connected where it is needed."""
+    def run(case, **options):
+        options = {**OPTIONS, **options}
+        if options["rank_by"] != OPTIONS["rank_by"]:
+            options.setdefault("posterior", posterior_of(case))
+        return pack.best_of_n.BayesDiffBestOfN.execute(
+            case.model, *case.options(), case.denoise, **options).args
+    return run
+
+
+def stock(case, seed):
+    return host_nodes.common_ksampler(case.model, seed, *case.options()[1:],
+                                      denoise=case.denoise)[0]["samples"]
+
+
+def alone(pack, case, seed, mode, posterior=None):
+    """Latent, variance and report of BayesDiff KSampler."""
+    latent, variance, _, _, report = pack.samplers.BayesDiffKSampler.execute(
+        case.model, seed, *case.options()[1:], case.denoise, posterior, mode=mode, nodes=0,
+        skip_interval=0, deviations=0, meaning="independent", uncertainty_seed=5,
+        keep_steps=3).args
+    return latent["samples"], variance["samples"], json.loads(report)
+
+
+class Counter:
+    """Network calls. Not counted at the last layer, which a posterior's fingerprint runs too."""
+
+    def __init__(self, case):
+        self.calls = 0
+        self._network = case.model.get_model_object("diffusion_model")
+
+    def __enter__(self):
+        self._handle = self._network.register_forward_pre_hook(self._count)
+        return self
+
+    def _count(self, module, inputs):
+        self.calls += 1
+
+    def __exit__(self, *_):
+        self._handle.remove()
+
+
+SAMPLERS = [("trajectory variance", "sd3", name) for name in comfy.samplers.SAMPLER_NAMES]
+SAMPLERS += [("trajectory variance", "sd15", name)
+             for name in ("euler", "dpmpp_2m_sde", "uni_pc", "dpmpp_2m_cfg_pp", "dpm_adaptive")]
+SAMPLERS += [("variance, accurate", "sd3", name)
+             for name in ("euler", "heun", "dpmpp_2m", "uni_pc", "dpm_fast", "dpmpp_3m_sde",
+                          "euler_ancestral_cfg_pp", "sa_solver_pece")]
+SAMPLERS += [("variance, accurate", "sd15", name) for name in ("lms", "dpmpp_2m_cfg_pp")]
+
+
+@pytest.mark.parametrize("rank_by, name, sampler", SAMPLERS)
+def test_a_survivor_is_its_seed_sampled_alone_bit_for_bit(case, pack, best_of_n, posterior_of,
+                                                          rank_by, name, sampler):
+    case = case(name)
+    case.sampler, case.steps = sampler, 5
+    case.latent["samples"] = case.latent["samples"][..., :4, :5]
+    free, llla = rank_by == "trajectory variance", posterior_of(case)
+    with Counter(case) as counter:
+        latent, variance, (trajectory,), (seed,), text, (score,), report = best_of_n(
+            case, rank_by=rank_by, n=2, keep=1, at=0.6)
+    said = json.loads(report)
+    assert said["calls"] == counter.calls
+    assert seed in (7, 8) and text == str(seed) and said["seeds"] == [seed]
+    assert torch.equal(latent["samples"], stock(case, seed))
+    with Counter(case) as counter:
+        _, expected, _ = alone(pack, case, seed, "free" if free else "accurate",
+                               None if free else llla)
+    assert torch.equal(variance["samples"], expected)
+    assert score == pytest.approx(expected.double().sum().item(), rel=1e-5)
+    assert torch.allclose(trajectory.latent_mean(), latent["samples"], atol=1e-4)
+    if sampler != "dpm_adaptive":  # whose calls depend on the seed
+        assert said["calls"] + said["calls_saved"] == 2 * counter.calls
+        # dpm_fast has two steps of its own here, and its second one enters below the stop
+        assert said["calls_saved"] > 0 or sampler == "dpm_fast"
+
+
+@pytest.mark.parametrize("rank_by", ["trajectory variance", "variance, light"])
+def test_the_seeds_with_the_lowest_variance_so_far_are_kept(case, pack, best_of_n, posterior_of,
+                                                            rank_by):
+    case = case("sd3")
+    case.steps = 6
+    *_, seeds, _, scores, report = best_of_n(case, n=6, keep=2, rank_by=rank_by)
+    said = json.loads(report)
+    halfway = {run["seed"]: run["scores"][0] for run in said["runs"]}
+    assert set(seeds) == set(sorted(halfway, key=halfway.get)[:2])
+    assert scores == sorted(scores)
+    for run in said["runs"]:
+        assert run["dropped_at"] == (None if run["seed"] in seeds else 3)
+        assert len(run["scores"]) == (2 if run["seed"] in seeds else 1)
+    if rank_by == "variance, light":
+        return
+    for seed in halfway:  # against the denoised estimates of the stock sampler
+        denoised = []
+        pack.sampling.sample(case.model, case.watcher(lambda call: denoised.append(call.denoised)),
+                             seed, *case.options()[1:])
+        spread = torch.stack(denoised[1:3]).var(0, unbiased=False).sum()
+        scale = case.model.model.latent_format.scale_factor
+        assert halfway[seed] == pytest.approx(spread.item() / scale**2, rel=1e-4)
+
+
+def test_all_are_kept_where_all_are_asked_for(case, best_of_n):
+    latent, *_, report = best_of_n(case("sd3"), n=2, keep=2)
+    said = json.loads(report)
+    assert len(latent["samples"]) == 2 and said["calls_saved"] == 0 and said["calls"] == 6
+
+
+@pytest.mark.parametrize("rank_by", ["trajectory variance", "variance, accurate"])
+def test_halving_drops_half_at_each_stop_and_keeps_the_bits(case, pack, best_of_n, posterior_of,
+                                                            rank_by):
+    case, llla = case("sd3"), None
+    case.steps, case.sampler = 8, "dpmpp_2m"
+    mode = "free"
+    if rank_by != "trajectory variance":
+        mode, llla = "accurate", posterior_of(case)
+    with Counter(case) as counter:
+        latent, variance, _, (seed,), _, _, report = best_of_n(case, n=8, keep=1, at=0.75,
+                                                               by="halving", rank_by=rank_by)
+    said = json.loads(report)
+    assert said["stops"] == [{"step": 2, "left": 4}, {"step": 4, "left": 2}, {"step": 6, "left": 1}]
+    assert [sum(run["dropped_at"] == step for run in said["runs"]) for step in (2, 4, 6)] \
+        == [4, 2, 1]
+    assert said["calls"] == counter.calls
+    if llla is None:
+        assert said["calls"] == 8 * 2 + 4 * 2 + 2 * 2 + 2
+        assert said["calls_saved"] == 8 * 8 - said["calls"]
+    expected, spread, _ = alone(pack, case, seed, mode, llla)
+    assert torch.equal(latent["samples"], expected) and torch.equal(variance["samples"], spread)
+
+
+def test_keys_stay_and_a_place_in_a_batch_is_used_but_not_handed_on(case, best_of_n):
+    case = case("sd3")
+    case.latent.update(mine="kept", batch_index=[2])
+    latent, variance, _, seeds, *_ = best_of_n(case)
+    assert latent.keys() == variance.keys() == {"samples", "mine"}
+    assert torch.equal(latent["samples"][:1], stock(case, seeds[0]))
+
+
+@pytest.mark.parametrize("name", ["flux", "wan"])
+def test_masks_and_clips_work(case, best_of_n, name):
+    case = case(name)
+    mask = torch.zeros(1, *case.latent["samples"].shape[-2:])
+    mask[..., :3] = 1
+    case.latent["noise_mask"], case.denoise, case.steps = mask, 0.7, 4
+    latent, variance, _, seeds, *_ = best_of_n(case)
+    for i, seed in enumerate(seeds):
+        assert torch.equal(latent["samples"][i:i + 1], stock(case, seed))
+    assert variance["samples"][..., 3:].count_nonzero() == 0 and variance["samples"].max() > 0
+
+
+@pytest.mark.parametrize("rank_by", ["trajectory variance", "variance, accurate"])
+def test_progress_rises_over_all_seeds_and_ends_full(case, best_of_n, posterior_of, rank_by):
+    case, told = case("sd3"), []
+    case.steps = 6
+    posterior_of(case)
+    comfy.utils.set_progress_bar_global_hook(
+        lambda value, total, preview, node_id=None, **_: told.append((value, total)))
+    try:
+        best_of_n(case, rank_by=rank_by)
+    finally:
+        comfy.utils.set_progress_bar_global_hook(None)
+    values = [value for value, _ in told]
+    assert {total for _, total in told} == {4 * 3 + 2 * 3}
+    assert values == sorted(values) and values[-1] == 4 * 3 + 2 * 3
+
+
+class Trouble(Exception):
+    pass
+
+
+@pytest.mark.parametrize("rank_by", ["trajectory variance", "variance, accurate"])
+def test_nothing_is_left_when_a_call_fails_or_is_cancelled(case, best_of_n, posterior_of, rank_by):
+    case = case("sd3")
+    posterior_of(case)
+    before = case.stock()["samples"]
+    network = case.model.get_model_object("diffusion_model")
+    with Counter(case) as counter:
+        best_of_n(case, rank_by=rank_by, n=2, keep=1)
+    for failing in range(1, counter.calls + 1):
+        for error in (Trouble, comfy.model_management.InterruptProcessingException):
+            left = [failing]
+
+            def hook(module, inputs, error=error, left=left):
+                left[0] -= 1
+                if not left[0]:
+                    raise error
+            handle = network.register_forward_pre_hook(hook)
+            with pytest.raises(error):
+                best_of_n(case, rank_by=rank_by, n=2, keep=1)
+            handle.remove()
+            assert not any(module._forward_hooks for module in network.modules())
+            assert case.model.wrappers == {}
+            assert case.model.model_options == {"transformer_options": {}}
+    assert torch.equal(case.stock()["samples"], before)
+
+
+def test_cancelling_between_two_seeds_stops(case, pack, best_of_n, monkeypatch):
+    case = case("sd3")
+    score = pack.tape.total
+
+    def cancelling(variance):
+        comfy.model_management.interrupt_current_processing(True)
+        return score(variance)
+    monkeypatch.setattr(pack.tape, "total", cancelling)
+    with Counter(case) as counter, \
+            pytest.raises(comfy.model_management.InterruptProcessingException):
+        best_of_n(case, at=0.67)
+    assert counter.calls == 2
+
+
+def test_a_sampler_that_does_not_repeat_itself_is_refused(case, pack, best_of_n, monkeypatch):
+    from comfy.k_diffusion import sampling
+
+    state = iter(range(1, 1000))
+
+    def moody(model, x, sigmas, extra_args=None, callback=None, disable=None):
+        return sampling.sample_euler(model, x + 0.1 * next(state), sigmas, extra_args, callback,
+                                     disable)
+    monkeypatch.setattr(comfy.samplers, "sampler_object",
+                        lambda name: comfy.samplers.KSAMPLER(moody))
+    with pytest.raises(pack.BayesDiffError, match="does not repeat itself"):
+        best_of_n(case("sd3"))
+
+
+@pytest.mark.parametrize("change, options, words", [
+    ({"samples": (0, 16, 9, 7)}, {}, r"holds no image \(its shape is \(0, 16, 9, 7\)\)"),
+    ({"samples": (3, 16, 9, 7)}, {}, "batch of 3, one image or clip was expected"),
+    ({"steps": 2}, {}, "2 steps leave nothing to stop before: at least 3"),
+    ({"denoise": 0.0}, {}, "0 steps"),
+    ({}, {"keep": 5}, "5 of 4 runs are to be kept: 1 to 4 were expected"),
+    ({}, {"rank_by": "variance, light", "posterior": None}, "light needs a posterior"),
+    ({"sampler": "dpm_adaptive"}, {"rank_by": "variance, light"}, "dpm_adaptive.* cannot carry"),
+])
+def test_bad_input_is_refused_in_words(case, pack, best_of_n, change, options, words):
+    case = case("sd3")
+    for name, value in change.items():
+        if name == "samples":
+            case.latent = {"samples": torch.zeros(value)}
+        else:
+            setattr(case, name, value)
+    with pytest.raises(pack.BayesDiffError, match=words):
+        best_of_n(case, **options)
