@@ -7,9 +7,11 @@ import torch
 
 from . import checks
 from .checks import BayesDiffError
+from .deviations import smoothed
 
 DEFAULT_LIMIT = 512 * 2**20  # bytes
 TAIL = 0.4  # of the steps: 10 of 25 told most about quality in a pilot
+RECENT = 0.15  # of the steps: part way these say more of the end than a longer window (bench early)
 
 
 class Trajectory(NamedTuple):
@@ -59,8 +61,9 @@ class Trajectory(NamedTuple):
 
     def draws(self, step: int, count: int, seed: int, independent: bool = False) -> torch.Tensor:
         """`count` offsets from E(x_t) with the variance of the deviations, count x B x ..., in the
-        sampler's space. Random mixtures of the deviations, so coherent in space; independent at
-        each pixel, as in the paper, where that is asked for or none were kept."""
+        sampler's space. Of the early deviations random mixtures, so coherent in space; of the late
+        ones, which stay local, noise of their smoothed variance. Independent at each pixel, as in
+        the paper, where that is asked for or none were kept."""
         checks.at_least("number of draws", count, 1)
         at = self.position(step)
         deviations, variance = self.deviations[at], self.variance[at]
@@ -71,10 +74,16 @@ class Trajectory(NamedTuple):
                 noise = torch.randn(count, *variance.shape[1:], generator=generator)
                 drawn.append(variance[image].sqrt() * noise)
                 continue
-            bands = deviations[:, image].split([self.early, len(deviations) - self.early])
-            drawn.append(sum(torch.tensordot(
-                torch.randn(count, len(band), generator=generator) / len(band) ** 0.5, band, 1)
-                for band in bands if len(band)))
+            early, late = deviations[:, image].split([self.early, len(deviations) - self.early])
+            draw = torch.zeros(count, *variance.shape[1:])
+            if len(early):
+                mixture = torch.randn(count, len(early), generator=generator) / len(early) ** 0.5
+                draw += torch.tensordot(mixture, early, 1)
+            if len(late):
+                # Smoothing must not leak to pixels that are known.
+                spread = smoothed(late.square().mean(0)).sqrt() * (variance[image] > 0)
+                draw += spread * torch.randn(draw.shape, generator=generator)
+            drawn.append(draw)
         return torch.stack(drawn, dim=1)
 
 
@@ -147,3 +156,9 @@ class TrajectoryVariance:
         """Population variance over the steps in the window; 0 after the first."""
         checks.at_least("number of steps seen", len(self._window), 1)
         return torch.stack(tuple(self._window)).var(0, unbiased=False)
+
+    def recent(self) -> torch.Tensor:
+        """Over the last RECENT of the run instead, to tell part way how it will end."""
+        checks.at_least("number of steps seen", len(self._window), 1)
+        last = max(2, round(self._window.maxlen * RECENT / TAIL))
+        return torch.stack(tuple(self._window)[-last:]).var(0, unbiased=False)

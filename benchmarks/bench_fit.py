@@ -11,19 +11,15 @@ dense float64 sums over every position. Writes benchmarks/results/fit.json.
     python run.py bench fit [REPEATS]
 """
 
-import asyncio
-import importlib
 import statistics
 import sys
 import time
-from pathlib import Path
 
 import torch
 
-from benchmarks.bench_predictive import SD15
+from benchmarks.in_host import forget_peak, pack_module, peak_megabytes, sd15_size_model
 from benchmarks.report import write
 from tools.in_process import enter_host
-from tools.places import REPOSITORY
 
 SIDE = 32
 BATCH = 2  # of the alternating runs
@@ -35,7 +31,7 @@ LATENTS = 6  # of the fits whose posteriors are compared: more rows than weights
 def main() -> None:
     repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 8
     enter_host()
-    fit = _pack("nodes.host.fit")
+    fit = pack_module("nodes.host.fit")
     model = sd15_size_model()
     prompt = [[torch.randn(1, 77, 768), {}]]
     latent = torch.randn(1, 4, SIDE, SIDE)
@@ -46,13 +42,13 @@ def main() -> None:
         for name in times:
             loop = _loop(fit, model, name)
             tasks = _tasks(fit, latent, BATCH)
-            _forget_peak()
+            forget_peak()
             with _Stopwatch(model) as watch:
                 loop.run(model, {0: prompt}, tasks)
             if turn:
                 times[name].append(watch.total)
                 ratios[name].append(watch.total / watch.network)
-            memory[name] = max(memory[name], _peak_megabytes())
+            memory[name] = max(memory[name], peak_megabytes())
     plain = statistics.median(times["plain"])
     rows = [{"model": MODEL, "structure": name,
              "time_ratio": round(statistics.median(times[name]) / plain, 3),
@@ -103,10 +99,10 @@ def posterior_row(fit, model, prompt, latent, structure: str) -> dict:
     handle.remove()
     *seen, held_out = [phi for phi in caught if phi.shape[-2:] == (SIDE, SIDE)]  # not the probe's
     shape, ours = LastLayer(320, kernel=3), loop.statistics
-    _forget_peak()
-    before, started = _peak_megabytes(), time.process_time()
+    forget_peak()
+    before, started = peak_megabytes(), time.process_time()
     made = posterior(ours, structure)
-    finish, peak = time.process_time() - started, _peak_megabytes() - before
+    finish, peak = time.process_time() - started, peak_megabytes() - before
     dense = FeatureStatistics(shape, structure)
     for phi in seen:
         u = unfold(phi.double(), shape).flatten(0, 1)
@@ -116,26 +112,6 @@ def posterior_row(fit, model, prompt, latent, structure: str) -> dict:
     error = (made.predictive_variance(held_out) - expected).norm() / expected.norm()
     return {"posterior_error": float(f"{error.item():.2g}"),
             "posterior_seconds_once": round(finish, 2), "posterior_memory_MB": round(peak)}
-
-
-def sd15_size_model():
-    import comfy.model_management
-    import comfy.model_patcher
-    import comfy.supported_models
-
-    config = comfy.supported_models.SD15({**SD15})
-    config.set_inference_dtype(torch.float32, None)
-    network = config.get_model({}, "", device=torch.device("cpu"))
-    generator = torch.Generator().manual_seed(0)
-    for name, weight in network.diffusion_model.named_parameters():
-        fan_in = max(weight[0].numel(), 1)
-        weight.data.normal_(std=0.1 if weight.ndim == 1 else fan_in**-0.5, generator=generator)
-        if weight.ndim == 1 and name.endswith("weight"):  # a norm's
-            weight.data += 1
-    count = sum(weight.numel() for weight in network.diffusion_model.parameters())
-    print(f"{count / 1e6:.0f} M parameters", flush=True)
-    device = comfy.model_management.get_torch_device()
-    return comfy.model_patcher.ModelPatcher(network.eval(), device, device)
 
 
 def _loop(fit, model, name: str):
@@ -172,22 +148,6 @@ def _loop(fit, model, name: str):
 def _tasks(fit, latent, count: int) -> list:
     sigmas = torch.logspace(1, -1, count).tolist()
     return [fit.Task(i, latent, 0, sigma) for i, sigma in enumerate(sigmas)]
-
-
-def _pack(name: str):
-    """A module of the pack, loaded by the host."""
-    import nodes as host_nodes
-    assert asyncio.run(host_nodes.load_custom_node(str(REPOSITORY)))
-    return importlib.import_module(f"{str(REPOSITORY).replace('.', '_x_')}.{name}")
-
-
-def _forget_peak() -> None:
-    Path("/proc/self/clear_refs").write_text("5")
-
-
-def _peak_megabytes() -> float:
-    status = Path("/proc/self/status").read_text()
-    return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
 
 if __name__ == "__main__":

@@ -13,17 +13,9 @@ import time
 import torch
 
 from benchmarks import denoiser, nets
+from benchmarks.in_host import SD15
 from benchmarks.report import write
 from tools.in_process import enter_host
-
-SD15 = {
-    "image_size": 32, "in_channels": 4, "out_channels": 4, "model_channels": 320,
-    "num_res_blocks": [2, 2, 2, 2], "channel_mult": (1, 2, 4, 4), "context_dim": 768,
-    "use_spatial_transformer": True, "transformer_depth": [1, 1, 1, 1, 1, 1, 0, 0],
-    "transformer_depth_output": [1] * 9 + [0] * 3, "transformer_depth_middle": 1, "num_heads": 8,
-    "num_head_channels": -1, "use_linear_in_transformer": False, "adm_in_channels": None,
-    "dtype": torch.float32,
-}
 
 
 def main() -> None:
@@ -41,7 +33,7 @@ def cost_rows(repeats: int) -> list[dict]:
     from bayesdiff_core.posterior import FeatureStatistics, LastLayer, posterior
 
     torch.manual_seed(0)
-    unet = UNetModel(**SD15, operations=comfy.ops.manual_cast).eval()
+    unet = UNetModel(**SD15, dtype=torch.float32, operations=comfy.ops.manual_cast).eval()
     for p in unet.parameters():
         torch.nn.init.normal_(p, std=0.02)
     caught = []

@@ -91,12 +91,16 @@ class _Ride:
         # seeds are the same: both branches' errors come from the same weights.
         self._deviations, self._unconditional = deviations(), deviations()
         self._known_functions = len(run.extra_args["model_options"].get(POST_CFG, []))
+        self._mask: torch.Tensor | float = 1.0
         self.calls = self.extra_calls = 0
 
     def state(self, together: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Images, their variance, and the deviations: K x B x ..."""
         x, deviations = self._split(together)
-        return x, self._deviations.variance(deviations), deviations
+        variance = self._deviations.variance(deviations)
+        # It is smoothed, and must not leak to pixels that are pasted over.
+        known = torch.as_tensor(self._mask, device=x.device) == 0
+        return x, variance.masked_fill(known, 0.0), deviations
 
     def _split(self, together: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         x = together[:self._batch]
@@ -108,6 +112,7 @@ class _Ride:
         self.calls += 1
         functions, kwargs, seen = self._take_out(kwargs)
         call = self._predictor.call(self.run, x, sigma, kwargs)
+        self._mask = call.mask
 
         def widened(denoised, riding, predictive, predict: Predict, mask=1.0) -> torch.Tensor:
             d = (x - denoised) / level

@@ -5,6 +5,7 @@ import torch
 
 from bayesdiff_core.checks import BayesDiffError
 from bayesdiff_core.continuous import continuous_terms
+from bayesdiff_core.deviations import smoothed
 from bayesdiff_core.trajectory import TrajectoryRecorder, TrajectoryVariance, kept_steps
 
 ONE, ZERO = torch.ones(1, 2, 1, 1), torch.zeros(1, 2, 1, 1)
@@ -55,7 +56,9 @@ def test_draws_have_the_variance_of_the_bands_and_repeat_by_seed(bands):
     shape, count = torch.Size((2, 1, 3, 3)), sum(bands)
     generator = torch.Generator().manual_seed(0)
     deviations = torch.randn(count, *shape, generator=generator)
-    parts = [band.square().mean(0) for band in deviations.split(bands) if len(band)]
+    early, late = deviations.split(bands)
+    parts = [early.square().mean(0)] if len(early) else []
+    parts += [smoothed(late.square().mean(0))] if len(late) else []
     variance = sum(parts) if parts else torch.rand(shape, generator=generator)
 
     def drawn(chosen=slice(None), seed=1):
@@ -127,3 +130,12 @@ def test_continuous_terms_depend_on_the_unit_of_time():
 def test_bad_input_is_refused_by_name(refused, words):
     with pytest.raises(BayesDiffError, match=words):
         refused()
+
+
+def test_recent_variance_is_that_of_the_last_15_percent_of_the_steps():
+    tail = TrajectoryVariance.of_run(20)
+    seen = torch.randn(10, 2, 3)
+    for denoised in seen:
+        tail.add(denoised)
+    torch.testing.assert_close(tail.recent(), seen[-3:].var(0, unbiased=False))
+    torch.testing.assert_close(tail.variance(), seen[-8:].var(0, unbiased=False))

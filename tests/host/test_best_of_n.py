@@ -110,10 +110,9 @@ def test_the_seeds_with_the_lowest_variance_so_far_are_kept(case, pack, best_of_
     if rank_by == "variance, light":
         return
     for seed in halfway:  # against the denoised estimates of the stock sampler
-        denoised = []
-        pack.sampling.sample(case.model, case.watcher(lambda call: denoised.append(call.denoised)),
-                             seed, *case.options()[1:])
-        spread = torch.stack(denoised[1:3]).var(0, unbiased=False).sum()
+        calls = []
+        pack.sampling.sample(case.model, case.watcher(calls.append), seed, *case.options()[1:])
+        spread = torch.stack([call.denoised for call in calls[1:3]]).var(0, unbiased=False).sum()
         scale = case.model.model.latent_format.scale_factor
         assert halfway[seed] == pytest.approx(spread.item() / scale**2, rel=1e-4)
 

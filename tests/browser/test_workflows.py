@@ -1,0 +1,160 @@
+"""The example workflows and the blueprint in the real front end.
+
+With BAYESDIFF_PICTURES=1 the pictures go beside the workflows, where the front end shows them.
+"""
+
+import io
+import itertools
+import os
+
+import pytest
+from PIL import Image
+
+from tests.browser.conftest import SCREENSHOTS
+from tools import workflow
+from tools.make_workflows import BLUEPRINTS, EXAMPLES, REPAIR
+from tools.server import ask
+
+FILES = sorted(EXAMPLES.glob("*.json"))
+DEMO = [path for path in FILES if "BayesDiff_DemoModel" in path.read_text(encoding="utf-8")]
+TITLE = 30  # height of a node's title, above its position
+OPEN = "(saved) => window.app.loadGraphData(saved)"
+QUEUED = "async () => (await window.app.graphToPrompt()).output"
+PLACES = ("() => window.app.graph.nodes.map((n) => ({ title: n.title, pos: [...n.pos],"
+          " size: [...n.size], least: [...n.computeSize()] }))")
+# The whole graph on the canvas.
+FIT = """() => {
+    const [x, y, width, height] = window.app.graph.groups.map((group) => group._bounding).reduce(
+        (a, b) => [Math.min(a[0], b[0]), Math.min(a[1], b[1]),
+                   Math.max(a[0] + a[2], b[0] + b[2]) - Math.min(a[0], b[0]),
+                   Math.max(a[1] + a[3], b[1] + b[3]) - Math.min(a[1], b[1])].map(Number));
+    const canvas = window.app.canvas, element = canvas.canvas.getBoundingClientRect();
+    const scale = Math.min(element.width / (width + 80), element.height / (height + 80));
+    canvas.ds.scale = scale;
+    canvas.ds.offset = [element.width / scale / 2 - x - width / 2,
+                        element.height / scale / 2 - y - height / 2];
+    canvas.setDirty(true, true);
+}"""
+
+
+# A first pass by the demo model, linked to the blueprint's node by the names of its sockets.
+AROUND_BLUEPRINT = """() => {
+    const repair = window.app.graph.nodes[0];
+    repair.pos = [800, 100];
+    const add = (type, pos, values = {}) => {
+        const node = window.LiteGraph.createNode(type);
+        node.pos = pos;
+        window.app.graph.add(node);
+        for (const [name, value] of Object.entries(values)) {
+            node.widgets.find((w) => w.name === name).value = value;
+        }
+        return node;
+    };
+    const link = (from, slot, to, name) => from.connect(slot, to, to.findInputSlot(name));
+    const model = add("BayesDiff_DemoModel", [40, 100]);
+    const prompt = add("BayesDiff_DemoPrompt", [40, 230], { name: "heart" });
+    const nothing = add("BayesDiff_DemoPrompt", [40, 340], { name: "nothing" });
+    const empty = add("EmptyLatentImage", [40, 450], { width: 32, height: 32, batch_size: 2 });
+    const sampler = add("BayesDiff_KSampler", [400, 100], { steps: 4, cfg: 2.5 });
+    for (const to of [sampler, repair]) {
+        link(model, 0, to, "model");
+        link(prompt, 0, to, "positive");
+        link(nothing, 0, to, "negative");
+    }
+    link(empty, 0, sampler, "latent_image");
+    link(model, 1, repair, "vae");
+    link(sampler, 0, repair, "latent");
+    link(sampler, 2, repair, "trajectory");
+    const save = add("SaveImage", [1200, 100], { filename_prefix: "blueprint" });
+    link(repair, 0, save, "images");
+}"""
+
+
+def ids(path):
+    return path.stem
+
+
+def test_six_examples_are_there():
+    assert len(FILES) == 6 and len(DEMO) == 4
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if path not in DEMO], ids=ids)
+def test_loaders_name_their_models_folder_and_page(path):
+    loaders = [node for node in workflow.read(path)["nodes"] if "Loader" in node["type"]]
+    assert loaders
+    for node in loaders:
+        models = node["properties"]["models"]
+        assert models and {model["name"] for model in models} <= set(node["widgets_values"])
+        for model in models:
+            assert model["directory"] and model["url"].endswith(model["name"])
+
+
+@pytest.mark.parametrize("path", FILES, ids=ids)
+def test_opens_whole_tidy_and_as_our_converter_reads_it(page, server, path):
+    saved = workflow.read(path)
+    page.set_viewport_size({"width": 1600, "height": 900})
+    page.evaluate(OPEN, saved)
+    page.wait_for_function(f"() => window.app.graph.nodes.length === {len(saved['nodes'])}")
+    missing = page.evaluate("() => window.app.graph.nodes.map((n) => n.type)"
+                            ".filter((type) => !window.LiteGraph.registered_node_types[type])")
+    assert missing == []
+    check_places(page.evaluate(PLACES))
+    theirs = page.evaluate(QUEUED)
+    ours = workflow.api_prompt(saved, ask(server.address, "/object_info"))
+    assert theirs.keys() == ours.keys()
+    for key, node in ours.items():
+        assert theirs[key]["class_type"] == node["class_type"]
+        assert theirs[key]["inputs"] == node["inputs"], node["class_type"]
+    if path in DEMO:
+        run(page)
+    else:
+        page.keyboard.press("Escape")  # a dialog offers the models
+    picture(page, path.stem)
+
+
+def check_places(boxes):
+    for box in boxes:
+        assert box["size"][1] >= box["least"][1], box
+    for one, other in itertools.combinations(boxes, 2):
+        apart = any(a["pos"][axis] + a["size"][axis] <= b["pos"][axis] - axis * TITLE
+                    for a, b in ((one, other), (other, one)) for axis in (0, 1))
+        assert apart, (one, other)
+
+
+def run(page):
+    page.evaluate("() => window.app.queuePrompt(0)")
+    page.wait_for_function("() => window.app.graph.nodes.filter((n) => n.type === 'SaveImage')"
+                           ".every((n) => n.imgs?.length)", timeout=180_000)
+
+
+def picture(page, name):
+    """The canvas as a JPG: in the screenshots, or beside the workflows if asked for."""
+    page.evaluate("() => window.app.extensionManager.command.execute('Workspace.ToggleFocusMode')")
+    page.wait_for_timeout(500)
+    page.evaluate(FIT)
+    page.wait_for_timeout(1500)
+    folder = EXAMPLES if os.environ.get("BAYESDIFF_PICTURES") else SCREENSHOTS
+    folder.mkdir(exist_ok=True)
+    shot = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+    shot.save(folder / f"{name}.jpg", quality=75, optimize=True)
+
+
+@pytest.mark.parametrize("path", FILES, ids=ids)
+def test_picture_beside_the_workflow_is_small(path):
+    assert path.with_suffix(".jpg").stat().st_size < 150_000
+
+
+def test_blueprint_is_offered_and_repairs_a_picture_of_the_demo_model(page, server):
+    entries = ask(server.address, "/global_subgraphs").values()
+    assert [entry["name"] for entry in entries if "BayesDiff" in entry["info"]["node_pack"]] \
+        == [REPAIR]
+    page.set_viewport_size({"width": 1600, "height": 900})
+    page.evaluate(OPEN, workflow.read(BLUEPRINTS / f"{REPAIR}.json"))
+    page.evaluate(AROUND_BLUEPRINT)
+    kinds = sorted(node["class_type"] for node in page.evaluate(QUEUED).values())
+    assert [kind for kind in kinds if "DemoPrompt" not in kind] == [
+        "BayesDiff_DemoModel", "BayesDiff_KSampler", "BayesDiff_UncertaintyHeatmap",
+        "EmptyLatentImage", "KSampler", "SaveImage", "SetLatentNoiseMask", "VAEDecode"]
+    run(page)
+    SCREENSHOTS.mkdir(exist_ok=True)
+    page.screenshot(path=SCREENSHOTS / "blueprint.png")

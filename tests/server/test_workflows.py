@@ -1,0 +1,70 @@
+"""The example workflows that need no download, as files, over HTTP."""
+
+import pytest
+
+from tools import workflow
+from tools.make_workflows import EXAMPLES
+from tools.server import ask, run_prompt
+
+DEMO = ["first_look", "filter_before_upscaling", "variations_from_a_step", "repair_where_unsure"]
+
+
+@pytest.fixture(scope="module")
+def object_info(server):
+    return ask(server.address, "/object_info")
+
+
+@pytest.fixture
+def shown(server, object_info):
+    """Runs a workflow; gives the number of pictures that each node shows, by the node's title."""
+
+    def run(name):
+        graph = workflow.read(EXAMPLES / f"{name}.json")
+        prompt = workflow.api_prompt(graph, object_info)
+        outputs = run_prompt(server.address, prompt, extra_data={"extra_pnginfo": {
+            "workflow": graph}})
+        return {prompt[number]["_meta"]["title"]: len(output["images"])
+                for number, output in outputs.items() if output.get("images")}
+
+    return run
+
+
+def test_first_look_shows_keeps_rejects_picks_the_best_and_varies_it(shown):
+    pictures = shown("first_look")
+    assert pictures["Save overlays"] == 16
+    assert (pictures["Save kept"], pictures["Save rejected"]) == (12, 4)
+    assert (pictures["Save best"], pictures["Save variations"]) == (1, 8)
+
+
+def test_only_the_surest_are_upscaled(shown):
+    pictures = shown("filter_before_upscaling")
+    assert (pictures["Save kept"], pictures["Rejected, not upscaled"]) == (4, 12)
+
+
+def test_variations_and_another_prompt_come_from_one_run(shown):
+    pictures = shown("variations_from_a_step")
+    assert pictures["Original"] == 1
+    assert (pictures["Save variations"], pictures["Save changed"]) == (8, 4)
+
+
+def test_repair_redraws_every_picture_of_the_batch(shown):
+    pictures = shown("repair_where_unsure")
+    assert pictures["Before"] == pictures["Mask"] == pictures["Save repaired"] == 4
+
+
+@pytest.mark.parametrize("name", ["fit_a_posterior", "flux_flow"])
+def test_those_with_models_of_others_lack_nothing_but_the_models(server, object_info, name):
+    prompt = workflow.api_prompt(workflow.read(EXAMPLES / f"{name}.json"), object_info)
+    for node in prompt.values():
+        required = object_info[node["class_type"]]["input"].get("required", {})
+        assert required.keys() <= node["inputs"].keys(), node
+
+
+def test_workflows_of_an_unknown_node_or_other_widgets_are_refused(object_info):
+    node = {"id": 1, "type": "KSampler", "widgets_values": [0, "fixed", 20]}
+    with pytest.raises(ValueError, match="has 3 widget values, 7 were expected: seed"):
+        workflow.api_prompt({"nodes": [node], "links": []}, object_info)
+    with pytest.raises(ValueError, match="is a Nobody"):
+        workflow.api_prompt({"nodes": [{**node, "type": "Nobody"}], "links": []}, object_info)
+    with pytest.raises(ValueError, match="in mode 4"):
+        workflow.api_prompt({"nodes": [{**node, "mode": 4}], "links": []}, object_info)
