@@ -10,6 +10,7 @@ folder_paths.add_model_folder_path("llla", os.path.join(folder_paths.models_dir,
 folder_paths.folder_names_and_paths["llla"][1].add(".safetensors")
 
 from .nodes.best_of_n import BayesDiffBestOfN  # noqa: E402
+from .nodes.demo import BayesDiffDemoModel, BayesDiffDemoPrompt  # noqa: E402
 from .nodes.filter import BayesDiffFilter  # noqa: E402
 from .nodes.heatmap import BayesDiffHeatmap  # noqa: E402
 from .nodes.llla import (  # noqa: E402
@@ -30,7 +31,8 @@ class BayesDiffExtension(ComfyExtension):
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
         return [BayesDiffModelInfo, BayesDiffLLLAFit, BayesDiffLLLASave, BayesDiffLLLALoad,
                 BayesDiffKSampler, BayesDiffSamplerCustom, BayesDiffBestOfN, BayesDiffResample,
-                BayesDiffHeatmap, BayesDiffScore, BayesDiffFilter, BayesDiffSelfCheck]
+                BayesDiffHeatmap, BayesDiffScore, BayesDiffFilter, BayesDiffSelfCheck,
+                BayesDiffDemoModel, BayesDiffDemoPrompt]
 
 
 async def comfy_entrypoint() -> BayesDiffExtension:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python
 """Everything a developer or a newcomer runs. Standard library only.
 
-    python run.py demo                  the main job in a real ComfyUI
+    python run.py demo                  the first example workflow in a real ComfyUI
     python run.py test                  all tests (or: core host server browser)
     python run.py serve                 ComfyUI with this pack, in your browser
     python run.py bench accuracy        a benchmark of benchmarks/
@@ -13,6 +13,8 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 if sys.version_info < (3, 10):  # noqa: UP036 - before any import that needs it
     sys.exit(f"Python 3.10 or newer is needed, this is {sys.version.split()[0]}:"
@@ -44,7 +46,8 @@ def setup(options, host, python) -> None:
 
 
 def demo(options, host, python) -> int:
-    return _run(python, ["-m", "tools.demo"], host)
+    arguments = ["--output", str(options.output.resolve())]
+    return _run(python, ["-m", "tools.demo", *arguments, *options.readme], host)
 
 
 def test(options, host, python) -> int:
@@ -55,14 +58,35 @@ def test(options, host, python) -> int:
     environ = {}
     if "browser" in tiers:
         environ["BAYESDIFF_CHROMIUM"] = browser.chromium()
-    failed = []
-    for tier in tiers:
-        print(f"== {tier} tests on {host.name}", flush=True)
-        code = _run(python, ["-m", "pytest", f"tests/{tier}", "--rootdir", "tests", "-c",
-                             "tests/pytest.ini", *options.pytest_options],
-                    None if tier == "core" else host, environ)
-        if code:
-            failed.append(tier)
+
+    def start(tier, output=None):
+        return _start(python, ["-m", "pytest", f"tests/{tier}", "--rootdir", "tests", "-c",
+                               "tests/pytest.ini", *options.pytest_options],
+                      None if tier == "core" else host, environ, output)
+
+    failed, beside = [], None
+    with tempfile.TemporaryFile("w+") as heard:
+        if "host" in tiers and len(tiers) > 1:
+            # It takes as long as all others together, so it runs beside them, a core for each.
+            environ["OMP_NUM_THREADS"] = "1"
+            beside = start("host", heard)
+        try:
+            for tier in tiers:
+                if tier == "host" and beside:
+                    continue
+                print(f"== {tier} tests on {host.name}", flush=True)
+                if _wait(start(tier)):
+                    failed.append(tier)
+            if beside:
+                code = _wait(beside)
+                heard.seek(0)
+                print(f"== host tests on {host.name}\n{heard.read()}", flush=True)
+                if code:
+                    failed.append("host")
+        except KeyboardInterrupt:
+            if beside:
+                _let_finish(beside)
+            raise
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return len(failed)
@@ -82,12 +106,20 @@ def bench(options, host, python) -> int:
     return _run(python, ["-m", f"benchmarks.bench_{options.name}", *options.rest], host)
 
 
-def _run(python, arguments, host, environ=None) -> int:
+def _run(python, arguments, host) -> int:
+    return _wait(_start(python, arguments, host))
+
+
+def _start(python, arguments, host, environ=None, output=None) -> subprocess.Popen:
     environ = {**os.environ, **(environ or {}), "PYTHONUNBUFFERED": "1"}
     environ.pop("BAYESDIFF_HOST", None)
     if host is not None:
         environ["BAYESDIFF_HOST"] = str(host)
-    process = subprocess.Popen([str(python), *arguments], cwd=REPOSITORY, env=environ)
+    return subprocess.Popen([str(python), *arguments], cwd=REPOSITORY, env=environ, stdout=output,
+                            stderr=output)
+
+
+def _wait(process: subprocess.Popen) -> int:
     try:
         return process.wait()
     except KeyboardInterrupt:
@@ -130,7 +162,11 @@ def _parse() -> argparse.Namespace:
         return sub
 
     command(setup, "make the environment and unpack the host, then stop")
-    command(demo, "run the main job in a real ComfyUI")
+    demoing = command(demo, "run the first example workflow in a real ComfyUI")
+    demoing.add_argument("--output", type=Path, default=REPOSITORY / "output", metavar="DIR",
+                         help="where the pictures go (default: output/)")
+    demoing.add_argument("--readme", action="store_const", const=["--readme"], default=[],
+                         help="also make the pictures of README.md, in docs/images")
     tests = command(test, "run the tests")
     tests.add_argument("tiers", nargs="*", choices=[*TIERS, "all", []], default=[],
                        help="which tiers (default: all)")

@@ -52,7 +52,7 @@ class BayesDiffBestOfN(io.ComfyNode):
                              tooltip="How many seeds to start, 2 to 256."),
                 io.Int.Input("keep", default=2, min=1, max=256,
                              tooltip="How many of them to finish, 1 to n."),
-                io.Float.Input("at", default=0.5, min=0.05, max=0.95, step=0.05,
+                io.Float.Input("at", default=0.75, min=0.05, max=0.95, step=0.05,
                                tooltip="When only these are left, as a share of the steps, 0.05 to"
                                        " 0.95. Later ranks more truly and saves less."),
                 io.Combo.Input("by", options=list(WAYS), default="once",

@@ -8,6 +8,8 @@ const NODES = [
   "BayesDiff_LLLALoad",
   "BayesDiff_KSampler",
   "BayesDiff_SamplerCustom",
+  "BayesDiff_BestOfN",
+  "BayesDiff_ResampleFromTimestep",
   "BayesDiff_UncertaintyScore",
   "BayesDiff_UncertaintyScoreFilter",
   "BayesDiff_UncertaintySelfCheck",

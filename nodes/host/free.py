@@ -26,7 +26,7 @@ class Free:
             self.calls += 1
             recording.see(info["denoised"])
             recording.add_entering(info, lambda: (info["x"], recording.tail()))
-            run.callback({**info, "variance": recording.tail})
+            run.callback({**info, "variance": recording.recent})
 
         x = run.go(callback=callback)
         self.trajectory = recording.finish(x, recording.tail())

@@ -28,6 +28,9 @@ class Recording:
     def tail(self) -> torch.Tensor:
         return self._tail.variance()
 
+    def recent(self) -> torch.Tensor:
+        return self._tail.recent()
+
     def add_entering(self, info: dict, state: Callable[[], tuple[torch.Tensor, ...]]) -> None:
         """What a sampler tells its callback, where it is the state on entering step i: dpm_fast has
         levels of its own, uni_pc tells the state that leaves. state() gives x, variance and

@@ -1,0 +1,82 @@
+"""A model that comes with the pack, so that everything can be tried without a download."""
+
+from pathlib import Path
+
+from comfy_api.latest import io
+
+from ..bayesdiff_core.checks import BayesDiffError
+from . import llla_file
+from .host import demo_model
+from .sockets import LLLA
+
+FOLDER = Path(__file__).resolve().parent.parent / "models"
+MODEL_FILE = FOLDER / "bayesdiff_demo.safetensors"
+POSTERIOR_FILE = FOLDER / "bayesdiff_demo_llla.safetensors"
+# What the file should hold: the list that is shown where it is missing.
+CLASSES = ["smiley", "animal", "flag", "heart", "clock", "hand", "person", "moon", "button",
+           "fruit"]
+NOTHING = "nothing"
+
+
+class BayesDiffDemoModel(io.ComfyNode):
+    @classmethod
+    def define_schema(cls):
+        return io.Schema(
+            node_id="BayesDiff_DemoModel",
+            display_name="BayesDiff Demo Model",
+            category="bayesdiff",
+            description="A small model that draws emoji of 32 x 32 pixels, with its VAE and"
+                        " posterior. It comes with the pack and runs on a CPU in seconds.",
+            inputs=[],
+            outputs=[
+                io.Model.Output(display_name="model",
+                                tooltip="The model, 5 M parameters. Use it with Empty Latent"
+                                        " Image at 32 x 32 and BayesDiff Demo Prompt."),
+                io.Vae.Output(display_name="vae", tooltip="Packs 2 x 2 pixels into a position of"
+                                                          " the latent and back, without loss."),
+                LLLA.Output(display_name="posterior",
+                            tooltip="What LLLA Fit gave for this model: full structure, on its"
+                                    " training images."),
+            ],
+            search_aliases=["example model", "emoji", "try", "load"],
+        )
+
+    @classmethod
+    def execute(cls) -> io.NodeOutput:
+        return io.NodeOutput(demo_model.model(MODEL_FILE), demo_model.vae(),
+                             llla_file.read(POSTERIOR_FILE))
+
+
+class BayesDiffDemoPrompt(io.ComfyNode):
+    @classmethod
+    def define_schema(cls):
+        return io.Schema(
+            node_id="BayesDiff_DemoPrompt",
+            display_name="BayesDiff Demo Prompt",
+            category="bayesdiff",
+            description="What the demo model should draw. It reads no text: choose a class.",
+            inputs=[
+                io.Combo.Input("name", options=[*_classes(), NOTHING],
+                               tooltip="One of the classes that the demo model knows; nothing is"
+                                       " for the negative prompt."),
+            ],
+            outputs=[
+                io.Conditioning.Output(display_name="conditioning",
+                                       tooltip="For positive or negative of a sampler with the demo"
+                                               " model; other models cannot read it."),
+            ],
+            search_aliases=["example prompt", "emoji", "class"],
+        )
+
+    @classmethod
+    def execute(cls, name) -> io.NodeOutput:
+        chosen = None if name == NOTHING else name
+        return io.NodeOutput(demo_model.conditioning(MODEL_FILE, chosen))
+
+
+def _classes() -> list[str]:
+    """The nodes must be there even if the file is not: execute says then what is wrong."""
+    try:
+        return demo_model.class_names(MODEL_FILE)
+    except BayesDiffError:
+        return CLASSES

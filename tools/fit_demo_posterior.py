@@ -1,0 +1,55 @@
+"""Fits the posterior that comes with the demo model, by LLLA Fit's own code.
+
+    BAYESDIFF_HOST=<ComfyUI> python -m tools.fit_demo_posterior
+
+The same model file gives the same posterior.
+"""
+
+import time
+
+if __name__ == "__main__":
+    from tools.in_process import enter_host
+    enter_host()
+
+import torch
+import torch.nn.functional as F
+
+from benchmarks.in_host import pack_module
+from tools import demo_data
+
+NUMBER = 1000  # noised latents
+EMPTY_SHARE = 0.2
+SEED = 0
+
+
+def main() -> None:
+    torch.set_num_threads(1)  # sums in another order would be other bits
+    demo, fit = pack_module("nodes.demo"), pack_module("nodes.host.fit")
+    demo_model, llla_file = pack_module("nodes.host.demo_model"), pack_module("nodes.llla_file")
+    names = demo_model.class_names(demo.MODEL_FILE)
+    started = time.time()
+    result = fit.fit(
+        demo_model.model(demo.MODEL_FILE),
+        [demo_model.conditioning(demo.MODEL_FILE, name) for name in names],
+        _examples(fit, names, demo_model.PATCH),
+        fit.Settings("full", NUMBER, "uniform", EMPTY_SHARE, SEED),
+        negative=demo_model.conditioning(demo.MODEL_FILE, None))
+    llla_file.write(result.llla, demo.POSTERIOR_FILE)
+    print(f"{demo.POSTERIOR_FILE}: {demo.POSTERIOR_FILE.stat().st_size / 1e6:.1f} MB in"
+          f" {time.time() - started:.0f} s")
+    print("\n".join(pack_module("bayesdiff_core.llla").describe(result.llla)))
+
+
+def _examples(fit, names: list[str], patch: int) -> list:
+    """Training images, the same number of each class, one class after the other in turn."""
+    images, labels, held_out = demo_data.load()
+    latents = F.pixel_unshuffle(images[~held_out], patch)
+    labels = labels[~held_out]
+    of_class = [latents[labels == demo_data.NAMES.index(name)] for name in names]
+    each = -(-NUMBER // len(names))
+    return [fit.Example(of_class[number][i % len(of_class[number]), None], number)
+            for i in range(each) for number in range(len(names))]
+
+
+if __name__ == "__main__":
+    main()
