@@ -162,7 +162,7 @@ def first_look(graph: Graph) -> None:
         "**First look.** Press *Run*: 16 emoji by a small model that comes with the pack, where it"
         " was unsure, which of them it was surest of, the best of 16 more seeds, and variations of"
         " that one.\n\nThe picture is KSampler's, bit for bit. Unsure is not the same as bad."),
-        "smiley", 16)
+        "person", 16)
     vae = demo.model["vae"]
     graph.column("2. Sample, with variance")
     sampler = graph.add("BayesDiff_KSampler", **demo.sampling(), **SAMPLING, mode="accurate",
@@ -189,7 +189,7 @@ def first_look(graph: Graph) -> None:
               filename_prefix="bayesdiff/best")
     graph.column("6. Variations of the best")
     others = graph.add("BayesDiff_ResampleFromTimestep", trajectory=best["trajectories"], count=8,
-                       fraction=0.3, strength=0.4)
+                       fraction=0.2, strength=0.5, draw="gaussian")
     graph.add("SaveImage", title="Save variations", images=_picture(graph, others["latent"], vae),
               filename_prefix="bayesdiff/variation")
 
@@ -231,7 +231,7 @@ def variations_from_a_step(graph: Graph) -> None:
     graph.add("PreviewImage", title="Original", images=_picture(graph, sampler["latent"], vae))
     graph.column("3. Other endings", 420)
     varied = graph.add("BayesDiff_ResampleFromTimestep", trajectory=sampler["trajectory"],
-                       count=8, fraction=0.3, strength=0.4)
+                       count=8, fraction=0.2, strength=0.5, draw="gaussian")
     graph.add("SaveImage", title="Save variations", images=_picture(graph, varied["latent"], vae),
               filename_prefix="bayesdiff/variation")
     graph.column("4. Another prompt from there on", 420)
@@ -248,7 +248,7 @@ def repair_where_unsure(graph: Graph) -> None:
         "**Repair where it was unsure.** The heat map's mask goes to the stock *Set Latent Noise"
         " Mask*, and a second sampler redraws only what it covers.\n\nUnsure is not the same as"
         " bad: look at the mask, and move `mask_threshold`, `grow` and `blur` until it covers what"
-        " you want redrawn."), "person", 4)
+        " you want redrawn."), "smiley", 4)
     vae = demo.model["vae"]
     graph.column("2. First pass")
     sampler = graph.add("BayesDiff_KSampler", **demo.sampling(), **SAMPLING, mode="accurate",
@@ -319,10 +319,9 @@ def flux_flow(graph: Graph) -> None:
     graph.column("1. Models")
     graph.note(
         "**Flux, a flow model.** *BayesDiff Sampler Custom* stands where *SamplerCustomAdvanced*"
-        " would and gives the same picture, bit for bit.\n\nMode *free* needs no posterior. For the"
-        " model's own uncertainty choose *light* or *accurate*: the fit then runs once, for about"
-        " 220 network calls.\n\nTried with small models of Flux's class, not with the full-size"
-        " one.", 270)
+        " would and gives the same picture, bit for bit.\n\nThe fit runs once, for about 220 network"
+        " calls; *LLLA Save* can keep it. Mode *free* needs none: remove *LLLA Fit* then.\n\nTried"
+        " with small models of Flux's class, not with the full-size one.", 230)
     model = graph.add("UNETLoader", models=[FLUX], unet_name=FLUX["name"], weight_dtype="default")
     clip = graph.add("DualCLIPLoader", models=[CLIP_L, T5], clip_name1=CLIP_L["name"],
                      clip_name2=T5["name"], type="flux")
@@ -367,7 +366,8 @@ def blueprint(object_info: dict) -> dict:
     heat = graph.add("BayesDiff_UncertaintyHeatmap", mask_threshold=75.0, grow=8, blur=4.0)
     graph.column("Redraw there")
     masked = graph.add("SetLatentNoiseMask", mask=heat["mask"])
-    sampler = graph.add("KSampler", latent_image=masked["LATENT"], steps=20, cfg=7.0, denoise=0.6)
+    sampler = graph.add("KSampler", latent_image=masked["LATENT"], steps=20, cfg=7.0,
+                        scheduler="normal", denoise=0.6)
     decoded = graph.add("VAEDecode", samples=sampler["LATENT"])
     inside = graph.saved()
     ends = _Ends(inside, graph)
@@ -383,7 +383,7 @@ def blueprint(object_info: dict) -> dict:
                          ("overlay", heat["overlay"]), ("mask", heat["mask"])):
         ends.leave(name, source)
     shown = [(heat, "mask_threshold"), (heat, "grow"), (heat, "blur"), (sampler, "seed"),
-             (sampler, workflow.CONTROL), (sampler, "steps"), (sampler, "cfg"),
+             (sampler, "steps"), (sampler, "cfg"),
              (sampler, "sampler_name"), (sampler, "scheduler"), (sampler, "denoise")]
     return ends.as_node([[str(node.data["id"]), name] for node, name in shown])
 

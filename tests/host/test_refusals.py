@@ -73,7 +73,7 @@ def test_sampler_of_another_make_is_refused(case, pack):
         pass
 
     with pytest.raises(pack.BayesDiffError, match="Foreign.*KSAMPLER"):
-        pack.sampling._watched_sampler(Foreign(), None, None)
+        pack.sampling._watched_sampler(Foreign(), None, None, None)
 
 
 def test_torch_compile_wrapper_is_dropped_on_our_clone_only(case, pack):

@@ -1,12 +1,12 @@
 """The example workflows that need no download, as files, over HTTP."""
 
+import urllib.request
+
 import pytest
 
 from tools import workflow
-from tools.make_workflows import EXAMPLES
-from tools.server import ask, run_prompt
-
-DEMO = ["first_look", "filter_before_upscaling", "variations_from_a_step", "repair_where_unsure"]
+from tools.make_workflows import EXAMPLES, GRAPHS
+from tools.server import PACK, ask, run_prompt
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +27,14 @@ def shown(server, object_info):
                 for number, output in outputs.items() if output.get("images")}
 
     return run
+
+
+def test_the_server_offers_every_example_with_its_picture(server):
+    assert sorted(ask(server.address, "/api/workflow_templates")[PACK]) == sorted(GRAPHS)
+    for name in GRAPHS:
+        picture = f"{server.address}/api/workflow_templates/{PACK}/{name}.jpg"
+        with urllib.request.urlopen(picture, timeout=30) as answer:
+            assert answer.read(2) == b"\xff\xd8"  # a JPG
 
 
 def test_first_look_shows_keeps_rejects_picks_the_best_and_varies_it(shown):
