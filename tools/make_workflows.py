@@ -162,7 +162,7 @@ def first_look(graph: Graph) -> None:
         "**First look.** Press *Run*: 16 emoji by a small model that comes with the pack, where it"
         " was unsure, which of them it was surest of, the best of 16 more seeds, and variations of"
         " that one.\n\nThe picture is KSampler's, bit for bit. Unsure is not the same as bad."),
-        "person", 16)
+        "clock", 16)
     vae = demo.model["vae"]
     graph.column("2. Sample, with variance")
     sampler = graph.add("BayesDiff_KSampler", **demo.sampling(), **SAMPLING, mode="accurate",
@@ -319,9 +319,9 @@ def flux_flow(graph: Graph) -> None:
     graph.column("1. Models")
     graph.note(
         "**Flux, a flow model.** *BayesDiff Sampler Custom* stands where *SamplerCustomAdvanced*"
-        " would and gives the same picture, bit for bit.\n\nThe fit runs once, for about 220 network"
-        " calls; *LLLA Save* can keep it. Mode *free* needs none: remove *LLLA Fit* then.\n\nTried"
-        " with small models of Flux's class, not with the full-size one.", 230)
+        " would and gives the same picture, bit for bit.\n\nThe fit runs once, for about 220"
+        " network calls; *LLLA Save* can keep it. Mode *free* needs none: remove *LLLA Fit* then."
+        "\n\nTried with small models of Flux's class, not with the full-size one.", 230)
     model = graph.add("UNETLoader", models=[FLUX], unet_name=FLUX["name"], weight_dtype="default")
     clip = graph.add("DualCLIPLoader", models=[CLIP_L, T5], clip_name1=CLIP_L["name"],
                      clip_name2=T5["name"], type="flux")
