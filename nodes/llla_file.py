@@ -50,6 +50,7 @@ def write(llla: Llla, path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         save_file(tensors, part, metadata={name: str(value) for name, value in words.items()})
+        part.chmod(0o644)  # safetensors leaves it to its owner alone, unlike other model files
         os.replace(part, path)
     except (OSError, SafetensorError) as error:
         raise BayesDiffError(f"{path} cannot be written: {error}. Free some space, make the folder"

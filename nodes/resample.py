@@ -35,7 +35,8 @@ class BayesDiffResample(io.ComfyNode):
                              tooltip="Variations of each image, 1 to 64."),
                 io.Float.Input("strength", default=0.3, min=0.0, max=1000.0, step=0.05,
                                tooltip="How far to move, 0 to 1000. 0 gives the original back. In"
-                                       " units of the noise level 0.1 to 1 is usual. At step 0 it"
+                                       " units of the noise level 0.1 to 0.6 is usual, more may"
+                                       " leave noise in the picture. At step 0 it"
                                        " is the share of new noise, at most 1."),
                 io.Combo.Input("unit", options=list(UNITS), default="noise level",
                                tooltip="noise level: strength 1 moves as far as the noise at that"
