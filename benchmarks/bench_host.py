@@ -21,7 +21,7 @@ from tools.in_process import enter_host
 from tools.places import REPOSITORY
 
 IMAGES, RUNS, STEPS, SEEDS = 10, 32, 20, 2
-SETTINGS = [("euler", 1.0), ("euler", 3.0), ("dpmpp_2m", 3.0)]
+SETTINGS = [("euler", 1.0), ("dpmpp_2m", 3.0)]
 MODES = ("light", "accurate", "paper")
 OPTIONS = {"nodes": 0, "skip_interval": 4, "deviations": 0, "meaning": "independent",
            "keep_steps": 2}

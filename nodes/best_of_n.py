@@ -2,7 +2,6 @@
 
 import json
 
-import comfy.samplers
 import torch
 from comfy_api.latest import io, ui
 
@@ -10,7 +9,7 @@ from ..bayesdiff_core.checks import BayesDiffError
 from ..bayesdiff_core.selection import WAYS, Stop, planned_steps, stops
 from .host import sampling
 from .host.tape import Taped
-from .samplers import watcher_for
+from .samplers import ksampler_inputs, watcher_for
 from .sockets import LLLA, TRAJECTORY
 
 MODES = {"trajectory variance": "free", "variance, light": "light",
@@ -27,25 +26,11 @@ class BayesDiffBestOfN(io.ComfyNode):
             description="Samples N seeds to a step, drops those of which the model is least sure,"
                         " and finishes the rest: each as KSampler would, bit for bit.",
             inputs=[
-                io.Model.Input("model", tooltip="The model used for denoising the latent."),
-                io.Int.Input("seed", default=0, min=0, max=0xffffffffffffffff,
-                             control_after_generate=True,
-                             tooltip="The first seed; the others are seed + 1, seed + 2, ..."),
-                io.Int.Input("steps", default=20, min=1, max=10000,
-                             tooltip="The number of denoising steps, 1 to 10000; 3 or more make"
-                                     " sense."),
-                io.Float.Input("cfg", default=8.0, min=0.0, max=100.0, step=0.1, round=0.01,
-                               tooltip="Classifier-free guidance scale, 0 to 100."),
-                io.Combo.Input("sampler_name", options=comfy.samplers.KSampler.SAMPLERS,
-                               tooltip="The sampler. dpm_adaptive only with trajectory variance."),
-                io.Combo.Input("scheduler", options=comfy.samplers.KSampler.SCHEDULERS,
-                               tooltip="How noise is removed over the steps."),
-                io.Conditioning.Input("positive", tooltip="What the image should show."),
-                io.Conditioning.Input("negative", tooltip="What the image should not show."),
-                io.Latent.Input("latent_image", tooltip="The latent to denoise: one image or one"
-                                                        " clip, which every seed starts from."),
-                io.Float.Input("denoise", default=1.0, min=0.0, max=1.0, step=0.01,
-                               tooltip="The amount of denoising, 0 to 1."),
+                *ksampler_inputs(
+                    seed="The first seed; the others are seed + 1, seed + 2, ...",
+                    sampler="The sampler. dpm_adaptive only with trajectory variance.",
+                    latent="The latent to denoise: one image or one clip, which every seed starts"
+                           " from."),
                 LLLA.Input("posterior", optional=True,
                            tooltip="From LLLA Fit or LLLA Load. Ranking by variance needs it."),
                 io.Int.Input("n", default=8, min=2, max=256,

@@ -32,24 +32,11 @@ class BayesDiffKSampler(io.ComfyNode):
             description="KSampler's picture, bit for bit (but for mode paper), and the variance"
                         " that the model's uncertainty gives it.",
             inputs=[
-                io.Model.Input("model", tooltip="The model used for denoising the latent."),
-                io.Int.Input("seed", default=0, min=0, max=0xffffffffffffffff,
-                             control_after_generate=True,
-                             tooltip="The seed of the noise, as in KSampler."),
-                io.Int.Input("steps", default=20, min=1, max=10000,
-                             tooltip="The number of denoising steps, 1 to 10000."),
-                io.Float.Input("cfg", default=8.0, min=0.0, max=100.0, step=0.1, round=0.01,
-                               tooltip="Classifier-free guidance scale, 0 to 100."),
-                io.Combo.Input("sampler_name", options=comfy.samplers.KSampler.SAMPLERS,
-                               tooltip="The sampler. dpm_adaptive works in mode free only; mode"
-                                       " paper takes ddim, euler and dpm_2 (its DPM-Solver-2)."),
-                io.Combo.Input("scheduler", options=comfy.samplers.KSampler.SCHEDULERS,
-                               tooltip="How noise is removed over the steps."),
-                io.Conditioning.Input("positive", tooltip="What the image should show."),
-                io.Conditioning.Input("negative", tooltip="What the image should not show."),
-                io.Latent.Input("latent_image", tooltip="The latent to denoise."),
-                io.Float.Input("denoise", default=1.0, min=0.0, max=1.0, step=0.01,
-                               tooltip="The amount of denoising, 0 to 1."),
+                *ksampler_inputs(
+                    seed="The seed of the noise, as in KSampler.",
+                    sampler="The sampler. dpm_adaptive works in mode free only; mode paper takes"
+                            " ddim, euler and dpm_2 (its DPM-Solver-2).",
+                    latent="The latent to denoise."),
                 *_inputs(),
             ],
             outputs=_outputs(),
@@ -97,6 +84,27 @@ class BayesDiffSamplerCustom(io.ComfyNode):
 
 
 ALIASES = ["uncertainty", "variance", "confidence", "bayesian", "ksampler"]
+
+
+def ksampler_inputs(seed: str, sampler: str, latent: str) -> list:
+    """KSampler's inputs in KSampler's order; of some the tooltip is given."""
+    return [
+        io.Model.Input("model", tooltip="The model used for denoising the latent."),
+        io.Int.Input("seed", default=0, min=0, max=0xffffffffffffffff,
+                     control_after_generate=True, tooltip=seed),
+        io.Int.Input("steps", default=20, min=1, max=10000,
+                     tooltip="The number of denoising steps, 1 to 10000."),
+        io.Float.Input("cfg", default=8.0, min=0.0, max=100.0, step=0.1, round=0.01,
+                       tooltip="Classifier-free guidance scale, 0 to 100."),
+        io.Combo.Input("sampler_name", options=comfy.samplers.KSampler.SAMPLERS, tooltip=sampler),
+        io.Combo.Input("scheduler", options=comfy.samplers.KSampler.SCHEDULERS,
+                       tooltip="How noise is removed over the steps."),
+        io.Conditioning.Input("positive", tooltip="What the image should show."),
+        io.Conditioning.Input("negative", tooltip="What the image should not show."),
+        io.Latent.Input("latent_image", tooltip=latent),
+        io.Float.Input("denoise", default=1.0, min=0.0, max=1.0, step=0.01,
+                       tooltip="The amount of denoising, 0 to 1."),
+    ]
 
 
 def _inputs() -> list:
