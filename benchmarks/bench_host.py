@@ -20,7 +20,7 @@ from benchmarks.report import write
 from tools.in_process import enter_host
 from tools.places import REPOSITORY
 
-IMAGES, RUNS, STEPS, SEEDS = 10, 32, 20, 2
+IMAGES, RUNS, STEPS, SEEDS = 10, 24, 20, 2
 SETTINGS = [("euler", 1.0), ("dpmpp_2m", 3.0)]
 MODES = ("light", "accurate", "paper")
 OPTIONS = {"nodes": 0, "skip_interval": 4, "deviations": 0, "meaning": "independent",
@@ -48,7 +48,7 @@ def main() -> None:
         ends = torch.stack([drawn(demo.model, posterior, inputs, run) for run in range(RUNS)])
         truth, halves = ends.var(0), [part.var(0) for part in ends.chunk(2)]
         ceiling = agreement(*halves)
-        for mode in MODES:
+        for mode in MODES if sampler == "euler" else MODES[:2]:  # the paper has no other rule
             rows.append({"model": path.stem, "sampler": sampler, "steps": STEPS, "cfg": cfg,
                          "mode": mode, **estimated(demo.model, posterior, inputs, mode, truth),
                          "truth_split_half": {"score_logcorr": round(ceiling[0], 3),
