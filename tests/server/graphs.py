@@ -63,7 +63,8 @@ def graph(name, mode, v_prediction=False, custom=False):
         prompt["ours"] = node("BayesDiff_KSampler", model=model, **STEPS, **prompts, **latent,
                               **options)
     for key, source in {"stock": ["stock", 0], "ours": ["ours", 0], "var": ["ours", 1]}.items():
-        prompt[f"save_{key}"] = node("SaveLatent", samples=source, filename_prefix=f"t/{key}")
+        prompt[f"save_{key}"] = node("SaveLatent", samples=source,
+                                       filename_prefix=f"t/{name}_{mode}_{custom}_{v_prediction}_{key}")
     prompt["map"] = node(
         "BayesDiff_UncertaintyHeatmap", trajectory=["ours", 2], method="fast", colour_map="turbo",
         opacity=0.6, value_range="per image", clip_percentile=99.0, step=-1, draws=8,

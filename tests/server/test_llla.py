@@ -59,7 +59,7 @@ def test_a_second_process_computes_the_same_variance_to_the_last_bit(second_serv
 
 def test_a_second_process_samples_the_same_variance_to_the_last_bit(server, second_server, fits):
     prompt = {**graph("sd3", "accurate"), **load_prompt("sd3.safetensors")}
-    del prompt["fit"]
+    del prompt["fit"], prompt["save_stock"]
     prompt["ours"]["inputs"]["posterior"] = ["load", 0]
     first, second = (saved(where, run_prompt(where.address, prompt), "var")
                      for where in (server, second_server))
@@ -69,7 +69,8 @@ def test_a_second_process_samples_the_same_variance_to_the_last_bit(server, seco
 
 def test_a_changed_file_and_changed_settings_are_noticed(server, fits):
     file = "sd3.safetensors"
-    first, = run_prompt(server.address, load_prompt(file))["load"]["text"]
+    # Unused with this prior, but not asked before: older hosts do not tell again what is cached.
+    first, = run_prompt(server.address, load_prompt(file, prior_precision=2.0))["load"]["text"]
     cooler, = run_prompt(server.address, load_prompt(file, temperature=0.25))["load"]["text"]
     assert "temperature: 1\n" in first and "temperature: 0.25\n" in cooler
     run_prompt(server.address, fit_prompt("sd3", number=9))
