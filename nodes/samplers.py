@@ -114,10 +114,11 @@ def _inputs() -> list:
                    tooltip="From LLLA Fit or LLLA Load. Modes light, accurate and paper need it."),
         io.Combo.Input("mode", options=MODES, default="free",
                        tooltip="free: trajectory variance, no posterior, no extra calls."
-                               " light: extra network calls for a fifth of the steps, about 1.2"
-                               " times KSampler's time. accurate: for half of the steps, about 1.5"
-                               " times. paper: the published algorithm, 3 to 11 times; the only"
-                               " mode that changes the picture."),
+                               " light: extra network calls for a fifth of the steps, 1.2 times"
+                               " KSampler's calls (1.34 times its time where it was measured)."
+                               " accurate: for half of the steps, 1.5 times (1.58). paper: the"
+                               " published algorithm, 2.5 to 11 times; the only mode that changes"
+                               " the picture."),
         io.Int.Input("nodes", default=0, min=0, max=100, advanced=True,
                      tooltip="light and accurate: noise levels at which deviations are measured,"
                              " 0 to 100; 0 lets the mode choose. More cost more calls."),
