@@ -9,10 +9,12 @@ from comfy_api.latest import ComfyExtension, io
 folder_paths.add_model_folder_path("llla", os.path.join(folder_paths.models_dir, "llla"))
 folder_paths.folder_names_and_paths["llla"][1].add(".safetensors")
 
+from .nodes import schedule  # noqa: E402
 from .nodes.best_of_n import BayesDiffBestOfN  # noqa: E402
 from .nodes.demo import BayesDiffDemoModel, BayesDiffDemoPrompt  # noqa: E402
 from .nodes.filter import BayesDiffFilter  # noqa: E402
 from .nodes.heatmap import BayesDiffHeatmap  # noqa: E402
+from .nodes.host import forecast  # noqa: E402
 from .nodes.llla import (  # noqa: E402
     BayesDiffLLLAFit,
     BayesDiffLLLALoad,
@@ -25,6 +27,7 @@ from .nodes.scores import BayesDiffScore  # noqa: E402
 from .nodes.selfcheck import BayesDiffSelfCheck  # noqa: E402
 
 WEB_DIRECTORY = "./web"
+forecast.serve(schedule.ROUTE, schedule.answer)
 
 
 class BayesDiffExtension(ComfyExtension):

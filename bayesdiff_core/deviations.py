@@ -56,6 +56,11 @@ class Plan(NamedTuple):
         """Extra network evaluations an image."""
         return self.early * len(self.nodes) + self.late
 
+    def steps(self, sigmas: torch.Tensor) -> list[int]:
+        """The steps at whose first call something is measured."""
+        levels = {*self.nodes, *([self.last] if self.late else [])}
+        return [step for step, sigma in enumerate(sigmas.tolist()) if sigma in levels]
+
 
 def plan(sigmas: torch.Tensor, budget: int, flow: bool = False, nodes: int = 0,
          deviations: int = 0) -> Plan:

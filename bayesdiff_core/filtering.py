@@ -5,9 +5,9 @@ from typing import NamedTuple
 
 from .checks import BayesDiffError
 
-SIGMA, PERCENT, COUNT, VALUE, REFERENCE = (
-    "mean + z sigma", "drop top percent", "keep n", "threshold", "reference")
-CRITERIA = [SIGMA, PERCENT, COUNT, VALUE, REFERENCE]
+SIGMA, PERCENT, COUNT, VALUE, REFERENCE, PICKED = (
+    "mean + z sigma", "drop top percent", "keep n", "threshold", "reference", "picked")
+CRITERIA = [SIGMA, PERCENT, COUNT, VALUE, REFERENCE, PICKED]
 LEAST_REFERENCE = 10  # scores: fewer say little about where a new one lies
 ROUNDING = 1e-9  # relative: equal scores must not differ from their own mean
 
@@ -21,6 +21,7 @@ class Rule(NamedTuple):
     keep: int = 1
     threshold: float = 0.0
     reference: tuple[float, ...] = ()
+    picked: tuple[int, ...] = ()
 
 
 class Group(NamedTuple):
@@ -46,10 +47,10 @@ def decide(scores: list[float], rule: Rule, labels: list[str] | None = None,
     groups, kept = [], []
     for label in dict.fromkeys(labels):
         members = [index for index, of in enumerate(labels) if of == label]
-        # Equal scores: the earlier image counts as the lower.
-        order = sorted(members, key=lambda index: scores[index])
-        count, threshold, note = _count(  # how many of the lowest stay
-            [scores[index] for index in order], rule)
+        # Equal scores: the earlier image counts as the lower. Picked ones come before all others.
+        order = sorted(members, key=lambda index: (index not in rule.picked, scores[index]))
+        count, threshold, note = _count(  # how many of the first stay
+            [scores[index] for index in order], rule, len(set(members) & set(rule.picked)))
         if count == 0 and not allow_empty:
             count, note = 1, note + "; all would go, the lowest is kept"
         kept += order[:count]
@@ -70,9 +71,11 @@ def check_scores(scores: list[float]) -> None:
                              " (fp32), or leave that image out.")
 
 
-def _count(ordered: list[float], rule: Rule) -> tuple[int, float, str]:
+def _count(ordered: list[float], rule: Rule, picked: int) -> tuple[int, float, str]:
     """How many of the rising scores to keep, the threshold, and why in words."""
     size = len(ordered)
+    if rule.criterion == PICKED:
+        return picked, max(ordered[:picked], default=ordered[0]), f"{picked} of {size} picked"
     if rule.criterion == SIGMA:
         mean = math.fsum(ordered) / size
         sigma = math.sqrt(math.fsum((score - mean) ** 2 for score in ordered) / size)
@@ -136,3 +139,16 @@ def group_labels(text: str, count: int) -> list[str]:
         raise BayesDiffError(f"groups holds {len(labels)} labels for {count} images: give one for"
                              " each image, or one for each prompt if all have equally many images.")
     return [label for label in labels for _ in range(each)]
+
+
+def indices_of(name: str, text: str, count: int) -> list[int]:
+    """0-based places of images in a comma-separated list."""
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    for place, word in enumerate(words):
+        if not word.isascii() or not word.isdigit() or int(word) >= count:
+            raise BayesDiffError(f"{name} names image {word!r}, and there are {count} scores: whole"
+                                 f" numbers from 0 to {count - 1}, separated by commas, were"
+                                 " expected.")
+        if int(word) in map(int, words[:place]):
+            raise BayesDiffError(f"{name} names image {word} twice: name each once.")
+    return [int(word) for word in words]

@@ -106,16 +106,3 @@ def _verdict(area: float, low: float, high: float, p_value: float, good: int, ba
         return f"The score beats chance {of}: what you dislike tends to score higher."
     return (f"The score points the wrong way {of}: what you dislike tends to score lower, so the"
             " filter would drop what you like.")
-
-
-def indices_of(name: str, text: str, count: int) -> list[int]:
-    """0-based places of images in a comma-separated list."""
-    words = [word.strip() for word in text.split(",") if word.strip()]
-    for place, word in enumerate(words):
-        if not word.isascii() or not word.isdigit() or int(word) >= count:
-            raise BayesDiffError(f"{name} names image {word!r}, and there are {count} scores: whole"
-                                 f" numbers from 0 to {count - 1}, separated by commas, were"
-                                 " expected.")
-        if int(word) in map(int, words[:place]):
-            raise BayesDiffError(f"{name} names image {word} twice: name each once.")
-    return [int(word) for word in words]

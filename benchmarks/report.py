@@ -17,6 +17,12 @@ def write(name: str, rows: list[dict], **rest) -> None:
     print(f"written to {target.relative_to(REPOSITORY)}")
 
 
+def read(name: str) -> dict:
+    """What an earlier run wrote; without rows where there was none."""
+    target = REPOSITORY / "benchmarks" / "results" / f"{name}.json"
+    return json.loads(target.read_text()) if target.exists() else {"rows": []}
+
+
 def show(rows: list[dict]) -> None:
     columns = list(dict.fromkeys(key for row in rows for key in row))
     table = [columns, *([str(row.get(c, "")) for c in columns] for row in rows)]

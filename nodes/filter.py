@@ -10,7 +10,7 @@ from comfy_execution.graph_utils import ExecutionBlocker
 from ..bayesdiff_core import filtering
 from ..bayesdiff_core.checks import BayesDiffError
 from ..bayesdiff_core.scores import total
-from . import metadata, reference_file
+from . import metadata, reference_file, viewer
 from .histogram import histogram
 from .sockets import TRAJECTORY
 
@@ -46,7 +46,8 @@ class BayesDiffFilter(io.ComfyNode):
                     "mean + z sigma: rejects scores above it (the paper's, z = 1; sigma is that of"
                     " the batch, divided by n). drop top percent: the highest, by number. keep n:"
                     " the n lowest. threshold: at most that score. reference: against scores"
-                    " stored under a name, so that a single image can be judged.")),
+                    " stored under a name, so that a single image can be judged. picked: those"
+                    " that you clicked on, whatever their score.")),
                 io.Float.Input("z", default=1.0, min=-10.0, max=10.0, step=0.1, tooltip=(
                     "mean + z sigma: how many standard deviations above the mean, -10 to 10.")),
                 io.Float.Input("percent", default=16.0, min=0.0, max=100.0, step=0.5, tooltip=(
@@ -74,6 +75,9 @@ class BayesDiffFilter(io.ComfyNode):
                     "add: these scores are added to the stored ones after the decision, each"
                     " once; with fewer than 10 stored, criterion reference keeps all. only compare:"
                     " the file is not written.")),
+                io.String.Input("picked", default="", tooltip=(
+                    "picked: places of the images to keep, from 0, separated by commas. A click on"
+                    " a small picture in the node adds it or takes it out.")),
             ],
             outputs=[
                 *(kind.Output(display_name=f"{side}_{name}", is_output_list=True, tooltip=(
@@ -110,8 +114,8 @@ class BayesDiffFilter(io.ComfyNode):
 
     @classmethod
     def execute(cls, criterion, z, percent, keep, threshold, allow_empty, groups, reference,
-                reference_mode, scores=None, trajectory=None, images=None, latents=None,
-                masks=None) -> io.NodeOutput:
+                reference_mode, picked=("",), scores=None, trajectory=None, images=None,
+                latents=None, masks=None) -> io.NodeOutput:
         values = _scores(scores, trajectory)
         labels = filtering.group_labels(",".join(map(str, groups)), len(values))
         clips = _are_clips(latents, trajectory)
@@ -119,6 +123,9 @@ class BayesDiffFilter(io.ComfyNode):
                   _latents(latents, len(values)), _images("masks", masks, len(values), clips)]
 
         rule = filtering.Rule(criterion[0], z[0], percent[0], keep[0], threshold[0])
+        if rule.criterion == filtering.PICKED:
+            rule = rule._replace(picked=tuple(filtering.indices_of("picked", picked[0],
+                                                                   len(values))))
         adding = reference_mode[0] == "add"
         path, notes = None, []
         if adding or rule.criterion == filtering.REFERENCE:
@@ -134,14 +141,17 @@ class BayesDiffFilter(io.ComfyNode):
                   "rejected": decision.rejected,
                   "groups": [group._asdict() for group in decision.groups], "notes": notes}
         metadata.record(cls, {"node": "Uncertainty Score Filter", **report})
-        picture = histogram(values, decision)
+        first = {owner: row for part in reversed(inputs[0])
+                 for owner, row in zip(reversed(part.owners), part.value.flip(0))}
+        shown = {**report, "thumbnails": viewer.shown(viewer.thumbnails,
+                                                      [first[i] for i in sorted(first)])}
         indices = [",".join(map(str, side)) for side in (decision.kept, decision.rejected)]
         return io.NodeOutput(
             *(_side(parts, side) for parts in inputs for side in (decision.kept,
                                                                   decision.rejected)),
-            *indices, sorted(values), picture, json.dumps(report),
+            *indices, sorted(values), histogram(values, decision), json.dumps(report),
             ui={**ui.PreviewText(_words(decision, indices, notes, len(values))).as_dict(),
-                **ui.PreviewImage(picture, cls=cls).as_dict(), "bayesdiff": [report]})
+                "bayesdiff": [shown]})
 
 
 class Part(NamedTuple):

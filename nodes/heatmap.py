@@ -8,12 +8,13 @@ import comfy.model_management
 import comfy.utils
 import numpy as np
 import torch
-from comfy_api.latest import io, ui
+from comfy_api.latest import io
 from PIL import Image, ImageDraw, ImageFont
 
 from ..bayesdiff_core import heatmap as maps
 from ..bayesdiff_core.checks import BayesDiffError
 from ..bayesdiff_core.trajectory import mixed_seed
+from . import viewer
 from .sockets import TRAJECTORY
 
 
@@ -121,7 +122,9 @@ class BayesDiffHeatmap(io.ComfyNode):
             mask_threshold = maps.percentiles(deviation, mask_threshold, shared)
         mask = maps.uncertainty_mask(deviation, mask_threshold, grow, blur).flatten(0, 1)
         heatmap = with_colour_bars(colours, ends, colour_map) if colour_bar else colours
-        return io.NodeOutput(overlay, heatmap, mask, ui=ui.PreviewImage(overlay, cls=cls))
+        shown = viewer.shown(viewer.of_heatmap, image, deviation, trajectory, colour_map,
+                             "pixel" if method == "pixel" else "latent", clip_percentile, shared)
+        return io.NodeOutput(overlay, heatmap, mask, ui={"bayesdiff": [shown]})
 
 
 class Source(NamedTuple):

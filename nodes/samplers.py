@@ -9,6 +9,7 @@ from ..bayesdiff_core.checks import BayesDiffError
 from ..bayesdiff_core.deviations import MEANINGS
 from ..bayesdiff_core.scores import total
 from ..bayesdiff_core.trajectory import mixed_seed
+from . import viewer
 from .host import sampling
 from .host.free import Free
 from .host.ghosts import Ghosts
@@ -192,5 +193,11 @@ def _results(latent: dict, latent_image: dict, watcher, options: dict,
     text = "\n".join([
         f"mode {options['mode']}: {watcher.calls} calls and {watcher.extra_calls} extra ones",
         f"scores: {', '.join(f'{score:.4g}' for score in scores)}", *notes])
+    shown = {"viewer": viewer.shown(viewer.of_trajectory, trajectory),
+             "schedule": {"steps": len(trajectory.sigmas) - 1,
+                          "uncertain": list(watcher.uncertain),
+                          "calls": watcher.calls, "extra_calls": watcher.extra_calls,
+                          "flow": sampling.samples_flow(trajectory)}}
     return io.NodeOutput(latent, {**latent, "samples": variance.to(latent["samples"])},
-                         trajectory, scores, json.dumps(report), ui=ui.PreviewText(text))
+                         trajectory, scores, json.dumps(report),
+                         ui={**ui.PreviewText(text).as_dict(), "bayesdiff": [shown]})

@@ -4,8 +4,8 @@ import json
 
 from comfy_api.latest import io, ui
 
-from ..bayesdiff_core.filtering import check_scores
-from ..bayesdiff_core.selfcheck import indices_of, self_check
+from ..bayesdiff_core.filtering import check_scores, indices_of
+from ..bayesdiff_core.selfcheck import self_check
 
 
 class BayesDiffSelfCheck(io.ComfyNode):

@@ -45,11 +45,10 @@ _CLASSES = {
     "button": (("arrow", "av-symbol", "alphanum", "zodiac", "keycap"), "",
                "1f4f1 1f4f3 1f4f4 1f4f6 1f506 1f505 1f518 1f519 1f51a 1f51b 1f51c 1f51d "
                "3297-fe0f 3299-fe0f 1f250 1f251 24c2-fe0f"),
-    "fruit": (("food-fruit",), "1f346 1f951 1f345 1f955", "1fad2"),
 }
 NAMES = tuple(_CLASSES)
 # A mirrored one of these is as good a drawing; letters, flags and clock faces are not.
-FLIPPED = ("smiley", "animal", "heart", "hand", "person", "moon", "fruit")
+FLIPPED = ("smiley", "animal", "heart", "hand", "person", "moon")
 
 
 def fetched(file: str, command: list[str]) -> Path:

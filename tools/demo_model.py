@@ -9,8 +9,8 @@ from typing import NamedTuple
 from benchmarks.in_host import pack_module
 
 _pack = pack_module("nodes.host.demo_model")
-PATCH, CLASS_WIDTH, CLASS_KEY = _pack.PATCH, _pack.CLASS_WIDTH, _pack.CLASS_KEY
-base_model = _pack.network
+CLASS_WIDTH, CLASS_KEY = _pack.CLASS_WIDTH, _pack.CLASS_KEY
+base_model, PatchVAE = _pack.network, _pack.PatchVAE
 UNET = {
     "image_size": 16, "in_channels": _pack.CHANNELS, "out_channels": _pack.CHANNELS,
     "model_channels": 64, "channel_mult": [1, 2, 2], "num_res_blocks": [1, 1, 1],

@@ -12,7 +12,6 @@ if __name__ == "__main__":
     enter_host()
 
 import torch
-import torch.nn.functional as F
 
 from benchmarks.in_host import pack_module
 from tools import demo_data
@@ -31,7 +30,7 @@ def main() -> None:
     result = fit.fit(
         demo_model.model(demo.MODEL_FILE),
         [demo_model.conditioning(demo.MODEL_FILE, name) for name in names],
-        _examples(fit, names, demo_model.PATCH),
+        _examples(fit, names, demo_model.PatchVAE()),
         fit.Settings("full", NUMBER, "uniform", EMPTY_SHARE, SEED),
         negative=demo_model.conditioning(demo.MODEL_FILE, None))
     llla_file.write(result.llla, demo.POSTERIOR_FILE)
@@ -40,10 +39,10 @@ def main() -> None:
     print("\n".join(pack_module("bayesdiff_core.llla").describe(result.llla)))
 
 
-def _examples(fit, names: list[str], patch: int) -> list:
+def _examples(fit, names: list[str], vae) -> list:
     """Training images, the same number of each class, one class after the other in turn."""
     images, labels, held_out = demo_data.load()
-    latents = F.pixel_unshuffle(images[~held_out], patch)
+    latents = vae.encode(images[~held_out])
     labels = labels[~held_out]
     of_class = [latents[labels == demo_data.NAMES.index(name)] for name in names]
     each = -(-NUMBER // len(names))

@@ -18,10 +18,10 @@ EXAMPLES = REPOSITORY / "example_workflows"
 BLUEPRINTS = REPOSITORY / "subgraphs"
 TITLE, SLOT, WIDGET, GAP = 30, 20, 24, 30  # heights, as the front end draws them
 # What a node shows below its widgets: a report, a picture, lines of text.
-EXTRA = {"BayesDiff_KSampler": 160, "BayesDiff_SamplerCustom": 160, "BayesDiff_BestOfN": 160,
+EXTRA = {"BayesDiff_KSampler": 450, "BayesDiff_SamplerCustom": 450, "BayesDiff_BestOfN": 160,
          "BayesDiff_ResampleFromTimestep": 160, "BayesDiff_UncertaintyScore": 160,
-         "BayesDiff_UncertaintyScoreFilter": 320, "BayesDiff_LLLAFit": 370,
-         "BayesDiff_LLLASave": 160, "BayesDiff_UncertaintyHeatmap": 260, "SaveImage": 230,
+         "BayesDiff_UncertaintyScoreFilter": 390, "BayesDiff_LLLAFit": 370,
+         "BayesDiff_LLLASave": 160, "BayesDiff_UncertaintyHeatmap": 300, "SaveImage": 230,
          "PreviewImage": 230, "MaskPreview": 230, "CLIPTextEncode": 90}
 COLOURS = {"BayesDiff_": ("#2a3343", "#1d2633"), "MarkdownNote": ("#432", "#653")}
 
@@ -235,7 +235,7 @@ def variations_from_a_step(graph: Graph) -> None:
     graph.add("SaveImage", title="Save variations", images=_picture(graph, varied["latent"], vae),
               filename_prefix="bayesdiff/variation")
     graph.column("4. Another prompt from there on", 420)
-    other = graph.add("BayesDiff_DemoPrompt", title="Other prompt", name="fruit")
+    other = graph.add("BayesDiff_DemoPrompt", title="Other prompt", name="moon")
     changed = graph.add("BayesDiff_ResampleFromTimestep", title="Resample with another prompt",
                         trajectory=sampler["trajectory"], positive=other["conditioning"], count=4,
                         fraction=0.1, strength=0.3)

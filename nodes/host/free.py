@@ -10,7 +10,7 @@ from .sampling import SamplerRun
 
 class Free:
     tap = None
-    notes = ()
+    notes = uncertain = ()
     extra_calls = 0
 
     def __init__(self, seeds: list[int], keep_steps: int):

@@ -16,8 +16,9 @@ from comfy.k_diffusion import sampling as k_diffusion
 
 from ...bayesdiff_core.bayesdiff import Predict
 from ...bayesdiff_core.checks import BayesDiffError
-from ...bayesdiff_core.deviations import Deviations, plan, shared_plan
+from ...bayesdiff_core.deviations import Deviations, Plan, plan, shared_plan
 from ...bayesdiff_core.trajectory import Trajectory
+from . import memory
 from .predicting import Predictor
 from .recording import Recording
 from .sampling import SamplerRun, StandIn, is_flow
@@ -32,13 +33,13 @@ class Ghosts:
     def __init__(self, predictor: Predictor, seeds: list[int], keep_steps: int, *, share: float,
                  nodes: int = 0, deviations: int = 0, meaning: str = "independent",
                  weight_seed: int = 0):
-        """share: extra calls as a share of the steps."""
         self.predictor, self.tap = predictor, predictor.tap
         self._seeds, self._keep_steps, self._share = seeds, keep_steps, share
         self._nodes, self._deviations, self._meaning = nodes, deviations, meaning
         self._weight_seed = weight_seed
         self.trajectory: Trajectory | None = None
         self.calls = self.extra_calls = 0
+        self.uncertain: list[int] = []  # steps with extra calls
         self._unfinished: _Ride | None = None  # of a run that was left and may go on (tape.py)
 
     @property
@@ -47,11 +48,10 @@ class Ghosts:
 
     def run(self, run: SamplerRun) -> torch.Tensor:
         _check_sampler(run)
-        flow, steps = is_flow(run.model_sampling), len(run.sigmas) - 1
-        make = plan if self._meaning == "independent" else shared_plan
-        chosen = make(run.sigmas, max(1, int(self._share * steps)), flow, self._nodes,
-                      self._deviations)
-        run.progress.extra = chosen.evaluations
+        flow = is_flow(run.model_sampling)
+        chosen = chosen_plan(run.sigmas, flow, self._share, self._nodes, self._deviations,
+                             self._meaning)
+        run.progress.extra, self.uncertain = chosen.evaluations, chosen.steps(run.sigmas)
 
         def deviations() -> Deviations:
             return Deviations(chosen, self._meaning, self._seeds, flow, self._weight_seed)
@@ -138,7 +138,8 @@ class _Ride:
         found = []
         for part in at.split(self._batch):
             comfy.model_management.throw_exception_if_processing_interrupted()
-            found.append((part - self.run.model(part, sigma, **kwargs)) / float(sigma[0]))
+            with memory.advice(memory.EXTRA_CALLS):
+                found.append((part - self.run.model(part, sigma, **kwargs)) / float(sigma[0]))
             self.extra_calls += 1
             self.run.progress.tick()
         return torch.cat(found)
@@ -158,6 +159,13 @@ class _Ride:
             return args["denoised"]
 
         return added, {**kwargs, "model_options": {**options, POST_CFG: [*known, put_aside]}}, seen
+
+
+def chosen_plan(sigmas: torch.Tensor, flow: bool, share: float, nodes: int, deviations: int,
+                meaning: str) -> Plan:
+    """share: extra calls as a share of the steps."""
+    make = plan if meaning == "independent" else shared_plan
+    return make(sigmas, max(1, int(share * (len(sigmas) - 1))), flow, nodes, deviations)
 
 
 def _check_sampler(run: SamplerRun) -> None:

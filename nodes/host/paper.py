@@ -4,6 +4,7 @@ eps_t is drawn from the posterior on uncertain steps, so this mode changes the p
 """
 
 import functools
+from collections.abc import Callable
 
 import comfy.model_management
 import torch
@@ -11,7 +12,9 @@ import torch
 from ...bayesdiff_core import rules, schedules
 from ...bayesdiff_core.bayesdiff import ImageNoise, Moments, bayesdiff
 from ...bayesdiff_core.checks import BayesDiffError
+from ...bayesdiff_core.rules import Rule
 from ...bayesdiff_core.trajectory import Trajectory
+from . import memory
 from .predicting import Predictor
 from .recording import Recording
 from .sampling import SamplerRun, is_flow
@@ -28,19 +31,13 @@ class Paper:
         self.trajectory: Trajectory | None = None
         self.calls = self.extra_calls = 0
         self.notes: list[str] = []
+        self.uncertain: list[int] = []  # steps with extra calls
 
     def run(self, run: SamplerRun) -> torch.Tensor:
-        rule = RULES.get(run.function.__name__)
-        if rule is None or run.options:
-            raise BayesDiffError(f"the paper has no rule for the sampler {run.function.__name__}"
-                                 f" {run.options or ''}: choose ddim or euler (its DDIM), or dpm_2"
-                                 " (its DPM-Solver-2) without options, or another mode.")
-        if rule is rules.dpm_solver_2:
-            rule = functools.partial(rule, flow=is_flow(run.model_sampling))
-        batch, steps = len(run.x), len(run.sigmas) - 1
-        schedule = schedules.by_interval(steps, self._interval)
-        run.progress.extra = self._samples * sum(
-            2 if rule(*run.sigmas[i:i + 2].tolist()).to_mid else 1 for i in schedule[1:])
+        rule = rule_of(run.function, is_flow(run.model_sampling), run.options)
+        batch = len(run.x)
+        self.uncertain, run.progress.extra = chosen_schedule(rule, run.sigmas, self._interval,
+                                                             self._samples)
         recording = Recording(run, self._seeds, self._keep_steps)
 
         def predict(x, sigma):
@@ -48,7 +45,8 @@ class Paper:
             found = []
             for part in parts:
                 comfy.model_management.throw_exception_if_processing_interrupted()
-                denoised = run.model(part, part.new_full([batch], sigma), **run.extra_args)
+                with memory.advice(memory.EXTRA_CALLS):
+                    denoised = run.model(part, part.new_full([batch], sigma), **run.extra_args)
                 found.append((part - denoised) / sigma)
                 if len(parts) > 1:
                     run.progress.tick()
@@ -70,7 +68,7 @@ class Paper:
             recording.add_entering(info, lambda: (state.mean, state.variance))
             run.callback(info)
 
-        result = bayesdiff(predict, predict_with_posterior, run.x, run.sigmas, rule, schedule,
+        result = bayesdiff(predict, predict_with_posterior, run.x, run.sigmas, rule, self.uncertain,
                            self._samples, ImageNoise(self._seeds, run.x.shape[1:]),
                            on_step=on_step)
         self.notes = [*self.predictor.notes,
@@ -78,3 +76,22 @@ class Paper:
                       " iteration turned negative and were set to 0"]
         self.trajectory = recording.finish(result.sample, result.variance)
         return result.sample
+
+
+def rule_of(function: Callable, flow: bool, options: dict | None = None) -> Callable[..., Rule]:
+    """The paper's rule for a sampler function of the host."""
+    rule = RULES.get(function.__name__)
+    if rule is None or options:
+        raise BayesDiffError(f"the paper has no rule for the sampler {function.__name__}"
+                             f" {options or ''}: choose ddim or euler (its DDIM), or dpm_2"
+                             " (its DPM-Solver-2) without options, or another mode.")
+    return functools.partial(rule, flow=flow) if rule is rules.dpm_solver_2 else rule
+
+
+def chosen_schedule(rule: Callable[..., Rule], sigmas: torch.Tensor, interval: int,
+                    samples: int) -> tuple[list[int], int]:
+    """The uncertain steps, and the extra calls that they make: none at the first, where the
+    picture is noise alone."""
+    schedule = schedules.by_interval(len(sigmas) - 1, interval)
+    extra = sum(2 if rule(*sigmas[i:i + 2].tolist()).to_mid else 1 for i in schedule[1:])
+    return list(schedule), samples * extra

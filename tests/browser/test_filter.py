@@ -51,14 +51,12 @@ def said(name):
     return f"{node(name)}.widgets.find((w) => w.name === 'report').element.value"
 
 
-def test_reports_and_histogram_show_and_saved_pictures_carry_the_scores(page, screenshot, server):
+def test_reports_show_and_saved_pictures_carry_the_scores(page, screenshot, server):
     page.evaluate(ADD_NODES)
     page.evaluate("() => window.app.queuePrompt(0)")
     page.wait_for_function(f"() => {said('Score')}.includes('6 images, score: trajectory')")
     page.wait_for_function(f"() => {said('ScoreFilter')}.startsWith('kept ')")
     page.wait_for_function(f"() => {said('SelfCheck')}.includes('AUROC')")
-    picture = f"{node('ScoreFilter')}.imgs"
-    page.wait_for_function(f"() => {picture}?.length === 1 && {picture}[0].naturalWidth === 480")
     page.wait_for_function("() => window.app.graph.nodes.find((n) => n.type === 'SaveImage').imgs")
     page.wait_for_timeout(500)
     screenshot()
@@ -78,5 +76,5 @@ def test_widgets_keep_their_order(page):
         ".map((n) => [n.type.replace('BayesDiff_Uncertainty', ''), n.widgets_values]))")
     assert values == {
         "Score": ["trajectory variance"],
-        "ScoreFilter": ["mean + z sigma", 1, 16, 1, 0, False, "", "", "only compare"],
+        "ScoreFilter": ["mean + z sigma", 1, 16, 1, 0, False, "", "", "only compare", ""],
         "SelfCheck": ["0,1", "2,3"]}

@@ -47,7 +47,8 @@ def test_sampler_says_its_cost_and_the_heat_map_shows_in_the_node(page, screensh
     page.evaluate("() => window.app.queuePrompt(0)")
     heatmap, sampler = (NODE.format(f"BayesDiff_{name}")
                         for name in ("UncertaintyHeatmap", "KSampler"))
-    page.wait_for_function(f"() => {heatmap}.imgs?.length === 2")
+    page.wait_for_function(f"() => {heatmap}.widgets.find((w) => w.name === 'viewer').element"
+                           ".querySelector('.bayesdiff-count').textContent === '1/2'")
     said = page.evaluate(f"() => {sampler}.widgets.find((w) => w.name === 'report').element.value")
     assert said.startswith("mode accurate: 5 calls and 2 extra ones" if posterior
                            else "mode free: 5 calls and 0 extra ones")

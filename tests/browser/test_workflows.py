@@ -22,6 +22,7 @@ OPEN = "(saved) => window.app.loadGraphData(saved)"
 QUEUED = "async () => (await window.app.graphToPrompt()).output"
 PLACES = ("() => window.app.graph.nodes.map((n) => ({ title: n.title, pos: [...n.pos],"
           " size: [...n.size], least: [...n.computeSize()] }))")
+TOGGLE_FOCUS = "() => window.app.extensionManager.command.execute('Workspace.ToggleFocusMode')"
 CANVAS_ONLY = """async () => {
     const { command, setting } = window.app.extensionManager;
     await command.execute("Workspace.ToggleFocusMode");
@@ -137,7 +138,14 @@ def check_places(boxes):
 
 
 def run(page):
-    page.evaluate("() => window.app.queuePrompt(0)")
+    """By the button, which a view of the canvas alone does not have."""
+    button = page.get_by_test_id("queue-button")
+    alone = not button.is_visible()
+    if alone:
+        page.evaluate(TOGGLE_FOCUS)
+    button.click()
+    if alone:
+        page.evaluate(TOGGLE_FOCUS)
     page.wait_for_function("() => window.app.graph.nodes.filter((n) => n.type === 'SaveImage')"
                            ".every((n) => n.imgs?.length)", timeout=180_000)
 

@@ -6,7 +6,8 @@ import random
 import pytest
 
 from bayesdiff_core.checks import BayesDiffError
-from bayesdiff_core.selfcheck import auroc, indices_of, interval, permutation_p_value, self_check
+from bayesdiff_core.filtering import indices_of
+from bayesdiff_core.selfcheck import auroc, interval, permutation_p_value, self_check
 
 
 def pairs(good, bad):

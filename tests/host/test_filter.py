@@ -3,15 +3,19 @@
 import json
 
 import folder_paths
+import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from comfy_execution.graph_utils import ExecutionBlocker
+from PIL import Image
 
 SETTINGS = {"criterion": "mean + z sigma", "z": 1.0, "percent": 16.0, "keep": 2, "threshold": 3.5,
-            "allow_empty": False, "groups": "", "reference": "", "reference_mode": "only compare"}
+            "allow_empty": False, "groups": "", "reference": "", "reference_mode": "only compare",
+            "picked": "1,2"}
 SCORES = [3.0, 1.0, 9.0, 2.0, 4.0]
 KEPT = {"mean + z sigma": [0, 1, 3, 4], "drop top percent": [0, 1, 3, 4], "keep n": [1, 3],
-        "threshold": [0, 1, 3], "reference": [0, 1, 3]}
+        "threshold": [0, 1, 3], "reference": [0, 1, 3], "picked": [1, 2]}
 
 
 def random(*shape, seed=0):
@@ -278,14 +282,31 @@ def test_bad_input_is_refused_in_words(parted, pack, inputs, words):
 @pytest.mark.parametrize("scores, groups", [
     ([0.0], ""), ([-2.5, -2.5], ""), ([1e-12, 5e9], ""), ([1.0, 2.0, 3.0, 4.0], "a,b,c,d"),
     ([float(i % 7) for i in range(300)], "")])
-def test_histogram_of_any_scores_is_a_picture_and_previewed(parted, scores, groups, tmp_path):
+def test_histogram_of_any_scores_is_a_picture(parted, scores, groups):
     for threshold in (0.0, 1e12):
         out = parted(scores, groups=groups, criterion="threshold", threshold=threshold)
         assert out.histogram.shape == (1, 240, 480, 3) and out.histogram.std() > 0.01
-        shown, = out.ui["images"]
-        assert (tmp_path / "temp" / shown["filename"]).is_file()
         assert out.ui["bayesdiff"][0]["kept"] == [int(i) for i in out.kept_indices.split(",")]
         assert out.ui["text"][0].startswith(f"kept {len(out.ui['bayesdiff'][0]['kept'])} of")
+
+
+def test_picked_images_are_kept_whatever_their_scores(parted):
+    out = parted([3.0, 1.0, 2.0, 4.0], criterion="picked", picked="3,0")
+    assert out.kept_indices == "0,3" and out.rejected_indices == "1,2"
+    assert parted([3.0, 1.0], criterion="picked", picked="").kept_indices == "1"  # never empty
+    assert parted([3.0, 1.0], criterion="keep n", keep=1, picked="0").kept_indices == "1"
+
+
+def test_browser_gets_a_small_picture_of_each_image(parted, tmp_path):
+    pictures = random(3, 200, 100, 3)
+    out = parted([1.0, 2.0, 3.0], images=[pictures[:1], pictures[1:]])
+    shown = out.ui["bayesdiff"][0]["thumbnails"]
+    small = [Image.open(tmp_path / "temp" / file["filename"]) for file in shown]
+    assert [picture.size for picture in small] == [(32, 64)] * 3
+    for picture, whole in zip(small, pictures):
+        wanted = F.interpolate(whole.movedim(-1, 0)[None], (64, 32), mode="area")[0]
+        got = torch.from_numpy(np.array(picture)).movedim(-1, 0) / 255
+        assert (got - wanted).abs().max() < 0.51 / 255
 
 
 def test_score_node_gives_the_chosen_score_and_all_others(scored, pack, trajectory):

@@ -3,14 +3,13 @@
 import importlib
 from types import SimpleNamespace
 
-import comfy.sd
 import comfy.taesd.taehv
-import comfy.taesd.taesd
 import folder_paths
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch.nn import functional
 
 import nodes as host_nodes
 
@@ -53,24 +52,8 @@ def run(ours, tmp_path, monkeypatch):
     return run
 
 
-def random_vae(network):
-    """The network as the host finds it in a file, with weights that give pictures, not overflow."""
-    shapes = {key: weight.shape for key, weight in network.state_dict().items()}
-    weights = {key: torch.zeros(shape) if len(shape) == 1 else
-               (random(*shape, seed=seed) - 0.5) * (14 / shape[1:].numel()) ** 0.5
-               for seed, (key, shape) in enumerate(shapes.items()) if shape}
-    weights[list(weights)[-1]] += 0.5  # middle grey
-    return comfy.sd.VAE(sd=weights | {key: torch.tensor(1.0) for key in shapes.keys() - weights})
-
-
 @pytest.fixture(scope="module")
-def vae():
-    """Of pictures: 4 channels, 8 pixels a side."""
-    return random_vae(comfy.taesd.taesd.TAESD())
-
-
-@pytest.fixture(scope="module")
-def video_vae():
+def video_vae(random_vae):
     """16 channels, 8 pixels a side, 4 T - 3 frames."""
     return random_vae(comfy.taesd.taehv.TAEHV(latent_channels=16))
 
@@ -281,12 +264,56 @@ def test_mask_of_a_video_goes_into_sampling(run, case):
     assert changed[:3].max() < 1e-4 and changed[4:].min() > 0.01
 
 
-def test_overlay_is_previewed_in_the_node(run, tmp_path):
+def test_viewer_gets_the_picture_and_the_map_without_loss(run, tmp_path):
+    variance, image = random(2, 4, 6, 5), random(2, 24, 20, 3)
+    output = run(variance, image=image, value_range="shared")
+    viewer, = output.ui["bayesdiff"]
+    ends = []
+    for number, entry in enumerate(viewer["images"]):
+        picture, deviation, frame = read_frame(tmp_path, entry["result"], 0)
+        assert torch.allclose(picture, image[number], atol=0.51 / 255)
+        wanted = functional.interpolate(variance.mean(1, keepdim=True).sqrt(), (24, 20),
+                                        mode="bilinear")[number, 0]
+        torch.testing.assert_close(deviation, wanted, rtol=0, atol=frame["top"] / 65535)
+        ends.append((frame["low"], frame["high"]))
+    assert ends[0] == ends[1] and viewer["unit"] == "latent" and not viewer["left_out"]
+    assert len(viewer["images"]) == 2 and "steps" not in viewer["images"][0]
+
+
+def test_viewer_scrubs_through_the_kept_steps_of_each_image(run, ours, tmp_path):
+    sigmas, kept = torch.tensor([2.0, 1.0, 0.5, 0.0]), torch.tensor([0, 2, 3])
+    variance = random(3, 2, 4, 6, 5)
+    zeros, scale = torch.zeros_like(variance), torch.full((1, 4, 1, 1), 2.0)
+    trajectory = ours.trajectory.Trajectory(
+        sigmas, kept, zeros, variance, zeros, zeros[:, None, :0], 0, torch.tensor([1, 2]), scale,
+        torch.zeros(1))
+    viewer, = run(trajectory=trajectory).ui["bayesdiff"]
+    for number, entry in enumerate(viewer["images"]):
+        assert [frame["step"] for frame in entry["steps"]["frames"]] == [0, 2, 3]
+        assert [frame["sigma"] for frame in entry["steps"]["frames"]] == [2.0, 0.5, 0.0]
+        for column in range(3):
+            picture, deviation, frame = read_frame(tmp_path, entry["steps"], column)
+            wanted = 2 * variance[column, number].mean(0).sqrt()
+            torch.testing.assert_close(deviation, wanted, rtol=0, atol=frame["top"] / 65535)
+            assert (picture - 0.5).abs().max() < 0.51 / 255  # a mean of zeros is grey
+
+
+def test_a_full_disk_costs_the_pictures_only(run, monkeypatch):
+    def full(*_, **__):
+        raise OSError("No space left on device")
+    monkeypatch.setattr(Image.Image, "save", full)
     output = run(random(2, 4, 6, 5))
-    shown = output.ui.as_dict()["images"]
-    assert len(shown) == 2
-    preview = np.array(Image.open(tmp_path / shown[1]["filename"])) / 255
-    assert np.abs(preview - output.args[0][1].numpy()).max() < 1 / 255
+    assert output.ui == {"bayesdiff": [None]} and output.args[0].shape == (2, 48, 40, 3)
+
+
+def read_frame(folder, sheet, column):
+    """Picture, deviations and description of a sheet's column, as web/viewer.js reads them."""
+    frame, columns = sheet["frames"][column], len(sheet["frames"])
+    pixels = torch.from_numpy(np.array(Image.open(folder / sheet["file"]["filename"]))).float()
+    height, width = pixels.shape[0] // 2, pixels.shape[1] // columns
+    part = pixels[:, column * width:(column + 1) * width]
+    codes = 256 * part[height:, :, 0] + part[height:, :, 1]
+    return part[:height] / 255, codes / 65535 * frame["top"], frame
 
 
 @pytest.mark.parametrize("method", ["fast", "pixel"])

@@ -2,7 +2,6 @@
 
 import json
 
-import comfy.model_management
 import comfy.samplers
 import comfy.utils
 import pytest
@@ -185,40 +184,6 @@ def test_progress_counts_the_extra_calls_and_ends_full(case, ksampler, posterior
     assert values == sorted(values) and values[-1] == 6 + report["extra_calls"]
 
 
-class Trouble(Exception):
-    pass
-
-
-def raising(error, at):
-    """A hook that raises at call number `at`."""
-    seen = []
-
-    def hook(module, inputs):
-        seen.append(None)
-        if len(seen) == at + 1:
-            raise error
-    return hook
-
-
-@pytest.mark.parametrize("mode", ["light", "accurate", "paper"])
-def test_nothing_is_left_when_any_network_call_fails_or_is_cancelled(case, ksampler, mode):
-    case = case("sd3")
-    case.cfg = 1.0
-    stock = case.stock()["samples"]
-    _, layer = case.layer()
-    report = json.loads(ksampler(case, mode=mode)[4])
-    for failing in range(report["calls"] + report["extra_calls"]):
-        for error in (Trouble, comfy.model_management.InterruptProcessingException):
-            handle = layer.register_forward_pre_hook(raising(error, failing))
-            with pytest.raises(error):
-                ksampler(case, mode=mode)
-            handle.remove()
-            assert not layer._forward_hooks and not layer._forward_pre_hooks
-            assert case.model.wrappers == {}
-            assert case.model.model_options == {"transformer_options": {}}
-    assert torch.equal(case.stock()["samples"], stock)
-
-
 def test_kept_steps_hold_the_stock_samplers_states(case, ksampler):
     case = case("sd15")
     case.steps = 6
@@ -328,3 +293,31 @@ def test_another_checkpoint_is_warned_of(case, pack, ksampler, posterior_of):
     changed = llla.__class__(**{**vars(llla), "fingerprint": llla.fingerprint * 1.1})
     (note,) = json.loads(ksampler(case, posterior=changed)[4])["notes"]
     assert "differs by" in note
+
+
+@pytest.mark.parametrize("sampler", comfy.samplers.KSampler.SAMPLERS)
+def test_forecast_counts_the_calls_of_every_sampler(case, pack, sampler):
+    case = case("sd15")
+    case.sampler, case.steps, calls = sampler, 6, []
+    if sampler == "dpm_adaptive" or sampler.startswith("ar_"):
+        pytest.skip("its calls depend on the picture")
+    pack.sampling.sample(case.model, pack.Observing(pack, case.model, calls.append),
+                         *case.options())
+    told = pack.forecast.forecast("free", 6, sampler, "normal")
+    assert (told.steps, told.calls) == (6, len(calls))
+
+
+@pytest.mark.parametrize("mode, sampler", [("light", "dpmpp_2m"), ("accurate", "heun"),
+                                           ("paper", "euler"), ("paper", "dpm_2")])
+@pytest.mark.parametrize("meaning", ["independent", "shared"])
+def test_forecast_is_what_a_run_takes(case, pack, posterior_of, mode, sampler, meaning):
+    case = case("sd15")
+    case.sampler, case.steps = sampler, 8
+    options = {**OPTIONS, "mode": mode, "meaning": meaning}
+    out = pack.samplers.BayesDiffKSampler.execute(case.model, *case.options(), case.denoise,
+                                                  posterior_of(case), **options)
+    told = pack.forecast.forecast(mode, 8, sampler, "normal",
+                                  share=pack.samplers.SHARES.get(mode, 0), skip_interval=1,
+                                  deviations=10 * (mode == "paper"), meaning=meaning)
+    ran = out.ui["bayesdiff"][0]["schedule"]
+    assert told._asdict() == {name: ran[name] for name in told._fields} and ran["flow"] is False

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.server.graphs import SIZES, graph, node, saved
-from tools.server import ServerFailed, run_prompt
+from tools.server import ServerFailed, ask, run_prompt
 
 MODES = ["free", "light", "accurate", "paper"]
 CASES = [(name, mode, False, False) for name in SIZES for mode in MODES] + [
@@ -23,8 +23,9 @@ def test_picture_is_the_stock_nodes_and_a_map_is_shown(server, data_sets, name, 
     for theirs, mine, spread in zip(stock, ours, variance):
         assert torch.equal(theirs, mine) == (mode != "paper")
         assert spread.shape == mine.shape and spread.min() >= 0 and spread.max() > 0
-    shown = outputs["map"]["images"]
-    assert (server.base / "temp" / shown[0]["subfolder"] / shown[0]["filename"]).is_file()
+    shown = outputs["map"]["bayesdiff"][0]["images"]
+    for sheet in shown[0]["steps"], shown[0]["result"]:
+        assert (server.base / "temp" / sheet["file"]["filename"]).is_file()
     said = json.loads(outputs["said"]["text"][0])
     assert said["mode"] == mode and len(said["scores"]) == 2 and said["calls"] == 4
 
@@ -48,3 +49,24 @@ def test_wrong_posterior_is_refused_in_words_and_the_server_lives_on(server, dat
     with pytest.raises(ServerFailed, match="fitted on Stable Diffusion 3.*the model is Flux"):
         run_prompt(server.address, prompt)
     assert run_prompt(server.address, graph("sd3", "free"))
+
+
+@pytest.mark.parametrize("asked, steps, uncertain, calls, extra", [
+    ("mode=free&steps=20", 20, 0, 20, 0),
+    ("mode=light&steps=20", 20, 4, 20, 4),
+    ("mode=accurate&steps=20&sampler_name=heun", 20, 5, 39, 10),
+    ("mode=accurate&steps=20&denoise=0.5&nodes=2&deviations=3", 20, 3, 20, 9),
+    ("mode=paper&steps=20&skip_interval=4", 20, 4, 20, 30),
+    ("mode=paper&steps=20&skip_interval=0&deviations=2&flow=true", 20, 20, 20, 38),
+    ("mode=light&steps=1000", 200, 5, 200, 40),
+    ("mode=light&steps=nonsense&scheduler=nonsense&denoise=9&nodes=-4", 20, 4, 20, 4),
+])
+def test_cost_is_told_before_a_run(server, asked, steps, uncertain, calls, extra):
+    told = ask(server.address, f"/bayesdiff/schedule?{asked}")
+    assert told["steps"] == steps and len(told["uncertain"]) == uncertain
+    assert (told["calls"], told["extra_calls"]) == (calls, extra)
+
+
+def test_a_sampler_that_the_paper_has_no_rule_for_is_told_in_words(server):
+    told = ask(server.address, "/bayesdiff/schedule?mode=paper&sampler_name=dpmpp_2m")
+    assert "no rule for the sampler sample_dpmpp_2m" in told["error"]

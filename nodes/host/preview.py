@@ -1,0 +1,31 @@
+"""What a latent looks like at a glance, by the factors that the host's own previews use."""
+
+import torch
+import torch.nn.functional as F
+
+
+def quick_rgb(latent_format, latent: torch.Tensor) -> torch.Tensor:
+    """B x C x (T) x H x W in the sampler's space -> B x T x H x W x 3 in 0..1; grey where the
+    format knows no colours."""
+    size = latent.shape[-2:]
+    reshape = getattr(latent_format, "latent_rgb_factors_reshape", None)
+    factors = getattr(latent_format, "latent_rgb_factors", None)
+    latent = (reshape(latent) if reshape and factors else latent).float()
+    if factors is None:
+        picture = latent.mean(1, keepdim=True).movedim(1, -1).repeat_interleave(3, -1)
+    else:
+        bias = getattr(latent_format, "latent_rgb_factors_bias", None)
+        picture = F.linear(latent.movedim(1, -1), torch.tensor(factors).T,
+                           None if bias is None else torch.tensor(bias))
+    if picture.ndim == 4:
+        picture = picture.unsqueeze(1)
+    if picture.shape[2:4] != size:  # a reshape may have unfolded positions
+        planes = picture.flatten(0, 1).movedim(-1, 1)
+        picture = F.interpolate(planes, size, mode="area").movedim(1, -1).unflatten(
+            0, picture.shape[:2])
+    return ((picture + 1) / 2).clamp(0, 1)
+
+
+def latent_format_of(recipe):
+    """Of the model that a trajectory was sampled with; None where that is not known."""
+    return None if recipe is None else recipe.guider.model_patcher.model.latent_format

@@ -1,0 +1,323 @@
+"""What our nodes show inside themselves, in both kinds of nodes.
+
+With BAYESDIFF_PICTURES=1 a picture of them goes to docs/images, for README.md.
+"""
+
+import io
+import itertools
+import os
+import re
+
+import pytest
+from PIL import Image
+
+from tests.browser.conftest import SCREENSHOTS
+from tools.places import REPOSITORY
+
+ADD_NODES = """(seed) => {
+    const add = (type, pos, size, values = {}) => {
+        const node = window.LiteGraph.createNode(type);
+        node.pos = pos;
+        window.app.graph.add(node);
+        if (size) node.setSize(size);
+        for (const [name, value] of Object.entries(values)) {
+            node.widgets.find((w) => w.name === name).value = value;
+        }
+        return node;
+    };
+    const link = (from, slot, to, name) => from.connect(slot, to, to.findInputSlot(name));
+    const model = add("BayesDiff_DemoModel", [20, 60]);
+    const prompt = add("BayesDiff_DemoPrompt", [20, 190], null, { name: "heart" });
+    const nothing = add("BayesDiff_DemoPrompt", [20, 300], null, { name: "nothing" });
+    const empty = add("EmptyLatentImage", [20, 410], null,
+                      { width: 32, height: 32, batch_size: 4 });
+    const sampler = add("BayesDiff_KSampler", [330, 60], [320, 860],
+                        { seed, steps: 8, cfg: 2.5, mode: "accurate" });
+    const decode = add("VAEDecode", [20, 560]);
+    const heatmap = add("BayesDiff_UncertaintyHeatmap", [680, 60], [320, 800]);
+    const filter = add("BayesDiff_UncertaintyScoreFilter", [1030, 60], [330, 880]);
+    link(model, 0, sampler, "model");
+    link(model, 2, sampler, "posterior");
+    link(prompt, 0, sampler, "positive");
+    link(nothing, 0, sampler, "negative");
+    link(empty, 0, sampler, "latent_image");
+    link(sampler, 0, decode, "samples");
+    link(model, 1, decode, "vae");
+    link(sampler, 2, heatmap, "trajectory");
+    link(decode, 0, heatmap, "image");
+    link(sampler, 3, filter, "scores");
+    link(decode, 0, filter, "images");
+    Object.assign(window.app.canvas.ds, { scale: 0.9, offset: [60, 70] });
+}"""
+KEEP_OUTPUTS = """async () => {
+    const outputs = window.app.nodeOutputs;
+    await window.app.loadGraphData(window.app.graph.serialize());
+    window.app.nodeOutputs = outputs;  // as the front end does when a tab comes back
+}"""
+SAVED_VALUES = "() => window.app.graph.serialize().nodes.map((n) => n.widgets_values ?? [])"
+SEEDS = itertools.count()  # what is cached is not told again
+KINDS = pytest.mark.parametrize("nodes_2", [False, True], ids=["canvas", "nodes 2.0"])
+
+
+class Panel:
+    """One of our panels, in the node of a type."""
+
+    def __init__(self, page, kind, name):
+        self._page = page
+        self.node = f"window.app.graph.nodes.find((n) => n.type === 'BayesDiff_{kind}')"
+        self.element = f"{self.node}.widgets.find((w) => w.name === '{name}').element"
+
+    def tell(self, expression, *given):
+        """The value of an expression about the panel's `root` and its `node`."""
+        return self._page.evaluate(f"(given) => {{ const root = {self.element}, node = {self.node};"
+                                   f" return {expression}; }}", *given)
+
+    def wait(self, expression):
+        self._page.wait_for_function(
+            f"() => {{ const root = {self.element}, node = {self.node}; return {expression}; }}")
+
+    def find(self, selector):
+        handle = self._page.evaluate_handle(f"() => {self.element}")
+        return handle.as_element().query_selector(selector)
+
+    def set(self, widget, value):
+        self.tell("node.widgets.find((w) => w.name === given[0]).value = given[1]",
+                  [widget, value])
+
+    def caption(self):
+        return self.tell("root.querySelector('.bayesdiff-caption').textContent")
+
+    def pixels(self):
+        return self.tell("root.querySelector('canvas').toDataURL()")
+
+
+@pytest.fixture
+def panels(page, nodes_2):
+    page.evaluate("(on) => window.app.extensionManager.setting.set('Comfy.VueNodes.Enabled', on)",
+                  nodes_2)
+    page.evaluate(ADD_NODES, next(SEEDS))
+    yield {kind: Panel(page, *of) for kind, of in {
+        "schedule": ("KSampler", "schedule"), "steps": ("KSampler", "viewer"),
+        "map": ("UncertaintyHeatmap", "viewer"),
+        "histogram": ("UncertaintyScoreFilter", "histogram")}.items()}
+    page.evaluate("() => window.app.extensionManager.setting.set('Comfy.VueNodes.Enabled', false)")
+
+
+def run(page, panels):
+    page.get_by_test_id("queue-button").click()
+    for name in ("steps", "map"):
+        panels[name].wait("root.querySelector('.bayesdiff-count').textContent === '1/4' &&"
+                          " /^result/.test(root.querySelector('.bayesdiff-caption').textContent)")
+    panels["histogram"].wait("root.querySelectorAll('img').length === 4")
+
+
+@KINDS
+def test_panels_before_and_after_a_run(page, panels, nodes_2, screenshot):
+    check_schedule(panels["schedule"])
+    assert panels["map"].tell("root.querySelector('.bayesdiff-hint').checkVisibility()")
+    assert panels["map"].tell("[...root.querySelectorAll('button')].every((b) => b.disabled)")
+    run(page, panels)
+    panels["schedule"].wait("/^it took 1.5 × KSampler: 4 extra calls at/.test(root.textContent)")
+    check_viewer(page, panels["map"])
+    check_keys(page, panels["steps"])
+    check_histogram(panels["histogram"])
+    page.mouse.move(5, 500)
+    page.wait_for_timeout(500)
+    screenshot()
+
+
+def check_schedule(schedule):
+    def says(words, marked):
+        schedule.wait(f"root.textContent.startsWith('{words}') &&"
+                      f" root.querySelectorAll('.bayesdiff-on').length === {marked}")
+
+    says("takes 1.5 × KSampler: 4 extra calls at 4 of 8 steps", 4)
+    assert schedule.tell("root.querySelectorAll('line').length") == 8
+    schedule.set("steps", 20)
+    says("takes 1.5 × KSampler: 10 extra calls at 5 of 20 steps", 5)
+    schedule.set("sampler_name", "heun")  # two calls a step, but for the last
+    says("takes 1.26 × KSampler", 5)
+    schedule.set("mode", "paper")
+    says("the paper has no rule for the sampler sample_heun", 0)
+    schedule.set("sampler_name", "euler")
+    says("takes 2.5 × KSampler: 30 extra calls at 4 of 20 steps", 4)
+    schedule.set("skip_interval", 1)
+    says("takes 5.5 × KSampler", 10)
+    schedule.set("mode", "free")
+    says("takes 1 × KSampler: 20 steps", 0)
+    schedule.set("mode", "accurate")
+    schedule.set("steps", 8)
+
+
+def check_viewer(page, viewer):
+    """Overlay, scrubber, opacity, next image, value under the pointer."""
+    assert viewer.caption().startswith("result: standard deviation of a latent value")
+    result = viewer.pixels()
+    slide(viewer, "step", 0)
+    viewer.wait("/^on entering step 0, sigma 14.6/.test("
+                "root.querySelector('.bayesdiff-caption').textContent)")
+    assert viewer.pixels() != result
+    slide(viewer, "step", 3)
+    viewer.wait("/^on entering step 3/.test(root.querySelector('.bayesdiff-caption').textContent)")
+    slide(viewer, "step", 99)
+    viewer.wait("/^result/.test(root.querySelector('.bayesdiff-caption').textContent)")
+    assert viewer.pixels() == result
+
+    slide(viewer, "opacity of the colours", 0)
+    viewer.wait("node.widgets.find((w) => w.name === 'opacity').value === 0")
+    page.wait_for_timeout(200)
+    plain = viewer.pixels()
+    assert plain != result
+    viewer.set("opacity", 0.6)
+    viewer.wait("root.querySelector('[aria-label^=opacity]').value === '0.6'")
+    page.wait_for_timeout(200)
+    assert viewer.pixels() == result
+
+    viewer.find("[aria-label='next image']").click()
+    viewer.wait("root.querySelector('.bayesdiff-count').textContent === '2/4'")
+    page.wait_for_timeout(200)
+    assert viewer.pixels() != result
+    viewer.find("[aria-label='previous image']").click()
+    viewer.find("canvas").hover()
+    viewer.wait("/ at 1[56], 1[56]$/.test(root.querySelector('.bayesdiff-caption').textContent)")
+    value = float(re.match(r"[\d.e-]+", viewer.caption())[0])
+    assert 0 < value < 1
+
+
+def slide(panel, label, value):
+    panel.tell("(root.querySelector(`[aria-label='${given[0]}']`).value = given[1],"
+               " root.querySelector(`[aria-label='${given[0]}']`)"
+               ".dispatchEvent(new Event('input')))", [label, value])
+
+
+def check_keys(page, viewer):
+    nodes = page.evaluate("() => window.app.graph.nodes.length")
+    viewer.find("canvas").focus()
+    page.keyboard.press("ArrowLeft")
+    viewer.wait("root.querySelector('[aria-label=step]').value === '7'")
+    page.keyboard.press("ArrowDown")
+    viewer.wait("root.querySelector('.bayesdiff-count').textContent === '2/4'")
+    page.keyboard.press("Delete")  # is for the panel, not for the node
+    assert page.evaluate("() => window.app.graph.nodes.length") == nodes
+    page.keyboard.press("Space")
+    viewer.wait("/^result/.test(root.querySelector('.bayesdiff-caption').textContent)")
+
+
+def check_histogram(histogram):
+    """The threshold line and the sides follow the widgets; a click fills the list."""
+    def line():
+        return float(histogram.tell("root.querySelector('.bayesdiff-threshold')"
+                                    ".getAttribute('x1')"))
+
+    def kept(count):
+        histogram.wait(f"root.querySelectorAll('.bayesdiff-thumbs.bayesdiff-kept button').length"
+                       f" === {count}")
+
+    before = line()
+    histogram.set("z", -5.0)
+    kept(1)
+    assert line() < before
+    histogram.set("criterion", "drop top percent")
+    histogram.set("percent", 50.0)
+    kept(2)
+    histogram.set("criterion", "picked")
+    thumbs = histogram.tell("[...root.querySelectorAll('button')].map((b) => b.title)")
+    places = [int(re.search(r"image (\d)", title)[1]) for title in thumbs]
+    for place in (places[3], places[1]):
+        histogram.find(f"[title^='image {place},']").click()
+    wanted = ",".join(map(str, sorted((places[3], places[1]))))
+    assert histogram.tell("node.widgets.find((w) => w.name === 'picked').value") == wanted
+    kept(2)
+    histogram.find(f"[title^='image {places[3]},']").click()
+    kept(1)
+
+
+@pytest.mark.parametrize("nodes_2", [False], ids=["canvas"])
+def test_panels_survive_loading_copies_zoom_and_themes(page, panels):
+    run(page, panels)
+    picture(page)
+    viewer, histogram = panels["map"], panels["histogram"]
+    saved = page.evaluate(SAVED_VALUES)
+    assert not any("bayesdiff" in str(values) or "data:" in str(values) for values in saved)
+    page.evaluate(KEEP_OUTPUTS)
+    viewer.wait("!root.hasAttribute('data-empty')")
+    histogram.wait("root.querySelectorAll('img').length === 4")
+    assert page.evaluate(SAVED_VALUES) == saved
+
+    page.evaluate(f"""() => {{
+        window.app.canvas.selectItems([{viewer.node}]);
+        window.app.canvas.copyToClipboard();
+        window.app.canvas.pasteFromClipboard();
+    }}""")
+    hints = page.evaluate("() => window.app.graph.nodes.filter((n) =>"
+                          " n.type === 'BayesDiff_UncertaintyHeatmap').map((n) => n.widgets.find("
+                          "(w) => w.name === 'viewer').element.hasAttribute('data-empty'))")
+    assert hints == [False, True]  # the copy has not run yet
+    page.evaluate("() => window.app.graph.remove(window.app.graph.nodes.at(-1))")
+
+    SCREENSHOTS.mkdir(exist_ok=True)
+    for scale in (0.5, 2):
+        page.evaluate(f"""(scale) => {{
+            const [x, y] = {viewer.node}.pos;
+            Object.assign(window.app.canvas.ds,
+                          {{ scale, offset: [60 - x, (scale > 1 ? -380 : 60) - y] }});
+            window.app.canvas.setDirty(true, true);
+        }}""", scale)
+        page.wait_for_timeout(700)
+        canvas = viewer.tell("root.querySelector('canvas').getBoundingClientRect().width")
+        assert 290 * scale < canvas < 320 * scale
+        page.screenshot(path=SCREENSHOTS / f"panels_zoom_{scale}.png")
+    page.evaluate("() => Object.assign(window.app.canvas.ds, { scale: 0.9, offset: [60, 70] })")
+    dark = viewer.tell("getComputedStyle(root).color")
+    page.evaluate("() => window.app.extensionManager.setting.set('Comfy.ColorPalette', 'light')")
+    page.wait_for_timeout(700)
+    page.screenshot(path=SCREENSHOTS / "panels_light.png")
+    light = viewer.tell("getComputedStyle(root).color")
+    page.evaluate("() => window.app.extensionManager.setting.set('Comfy.ColorPalette', 'dark')")
+    assert light != dark
+
+
+def picture(page):
+    page.evaluate("() => window.app.extensionManager.setting.set('Comfy.Minimap.Visible', false)")
+    page.wait_for_timeout(1000)
+    folder = REPOSITORY / "docs" / "images" if os.environ.get("BAYESDIFF_PICTURES") else SCREENSHOTS
+    folder.mkdir(exist_ok=True)
+    shot = Image.open(io.BytesIO(page.screenshot(clip={"x": 330, "y": 90, "width": 965,
+                                                       "height": 830})))
+    shot.convert("RGB").save(folder / "panels.jpg", quality=80, optimize=True)
+
+
+@pytest.mark.parametrize("nodes_2", [False], ids=["canvas"])
+def test_panels_inside_a_subgraph_show_what_their_nodes_told(page, panels):
+    page.evaluate(f"""() => {{
+        const chosen = new Set([{panels["steps"].node}, {panels["map"].node}]);
+        window.app.graph.convertToSubgraph(chosen);
+    }}""")
+    page.get_by_test_id("queue-button").click()
+    inside = ("() => [...window.app.graph.subgraphs.values()][0].nodes.map((n) => n.widgets.find("
+              "(w) => w.name === 'viewer').element.querySelector('.bayesdiff-count').textContent)")
+    page.wait_for_function(f"() => ({inside})().every((count) => count === '1/4')")
+    page.evaluate("() => window.app.canvas.setGraph([...window.app.graph.subgraphs.values()][0])")
+    page.wait_for_timeout(1500)
+    page.screenshot(path=SCREENSHOTS / "panels_subgraph.png")
+
+
+@pytest.mark.parametrize("nodes_2", [False], ids=["canvas"])
+def test_help_panel_opens_with_its_picture(page, panels, screenshot):
+    page.evaluate(f"() => window.app.canvas.selectItems([{panels['map'].node}])")
+    page.get_by_test_id("info-button").click()
+    page.get_by_role("heading", name="Uncertainty Heatmap").first.wait_for()
+    page.wait_for_function("() => [...document.images].some((image) =>"
+                           " image.src.includes('/docs/') && image.naturalWidth > 100)")
+    screenshot()
+
+
+def test_our_files_are_small_and_none_is_asked_from_elsewhere(page, server):
+    loaded = page.evaluate("() => performance.getEntriesByType('resource').map((entry) =>"
+                           " [entry.name, entry.decodedBodySize])")
+    ours = {name: size for name, size in loaded if "/extensions/ComfyUI-BayesDiff/" in name}
+    assert {name.rsplit("/", 1)[-1] for name in ours} == {
+        "bayesdiff.js", "histogram.js", "panel.css", "panel.js", "report.js", "schedule.js",
+        "viewer.js"}
+    assert 0 < sum(ours.values()) < 60_000
+    assert all(name.startswith((server.address, "data:", "blob:")) for name, _ in loaded)

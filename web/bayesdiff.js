@@ -1,0 +1,36 @@
+// Which node shows what.
+import { app } from "../../scripts/app.js";
+import { addHistogram } from "./histogram.js";
+import { restore } from "./panel.js";
+import { addReport } from "./report.js";
+import { addSchedule } from "./schedule.js";
+import { addViewer } from "./viewer.js";
+
+const report = (node) => addReport(node);
+const shortReport = (node) => addReport(node, { height: 70, grows: false });
+const sampler = [addSchedule, addViewer, shortReport];
+
+const PANELS = {
+  BayesDiff_ModelInfo: [report],
+  BayesDiff_LLLAFit: [report],
+  BayesDiff_LLLASave: [report],
+  BayesDiff_LLLALoad: [report],
+  BayesDiff_KSampler: sampler,
+  BayesDiff_SamplerCustom: sampler,
+  BayesDiff_BestOfN: [report],
+  BayesDiff_ResampleFromTimestep: [report],
+  BayesDiff_UncertaintyHeatmap: [addViewer],
+  BayesDiff_UncertaintyScore: [report],
+  BayesDiff_UncertaintyScoreFilter: [addHistogram, shortReport],
+  BayesDiff_UncertaintySelfCheck: [report],
+};
+
+app.registerExtension({
+  name: "BayesDiff",
+
+  nodeCreated(node) {
+    PANELS[node.comfyClass]?.forEach((add) => add(node));
+  },
+
+  onNodeOutputsUpdated: restore,
+});
