@@ -48,8 +48,9 @@ def main() -> None:
         for mode in MODES:
             if mode == "paper" and sampler != "euler":
                 continue  # it has no rule for others
-            rows.append({"model": files.MODEL_FILE.stem, "sampler": sampler, "steps": STEPS, "cfg": cfg,
-                         "mode": mode, **estimated(demo.model, posterior, inputs, mode, truth),
+            rows.append({"model": files.MODEL_FILE.stem, "sampler": sampler, "steps": STEPS,
+                         "cfg": cfg, "mode": mode,
+                         **estimated(demo.model, posterior, inputs, mode, truth),
                          "truth_split_half": {"score_logcorr": round(ceiling[0], 3),
                                               "pixel_corr": round(ceiling[1], 3)}})
             print(*rows[-1].values(), flush=True)

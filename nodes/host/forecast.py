@@ -5,6 +5,7 @@ steps that get extra calls may lie a little off. Their number and the cost do no
 where a schedule has no room.
 """
 
+import asyncio
 import functools
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -14,6 +15,7 @@ import comfy.samplers
 import torch
 from aiohttp import web
 from server import PromptServer
+from torch.overrides import TorchFunctionMode
 
 from ...bayesdiff_core.deviations import MEANINGS
 from .ghosts import chosen_plan
@@ -47,7 +49,7 @@ def forecast(mode: str, steps: int, sampler_name: str, scheduler: str, denoise: 
     if mode == "paper" and count:
         rule = rule_of(comfy.samplers.sampler_object(sampler_name).sampler_function, flow)
         uncertain, extra = chosen_schedule(rule, sigmas, skip_interval, deviations)
-    elif share and count > 1:
+    elif share and count > 1:  # at the only step there is nothing to measure yet
         plan = chosen_plan(sigmas, flow, share, nodes, deviations, meaning)
         uncertain, extra = plan.steps(sigmas), plan.evaluations
     return Forecast(count, uncertain, calls, extra)
@@ -61,6 +63,16 @@ def _levels(steps, sampler_name, scheduler, denoise, flow) -> torch.Tensor:
 @functools.cache
 def _model_sampling(flow: bool):
     return _Flow() if flow else _Model()
+
+
+class _NoSharedNumbers(TorchFunctionMode):
+    """In this thread nothing is drawn from torch's own generator: another thread may be drawing a
+    picture with it."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function is torch.randn_like:
+            return torch.zeros_like(args[0])
+        return function(*args, **(kwargs or {}))
 
 
 @functools.lru_cache(maxsize=256)
@@ -82,10 +94,11 @@ def _calls(sampler_name: str, sigmas: tuple[float, ...], flow: bool) -> int:
         model_patcher=patcher, inner_model=SimpleNamespace(model_sampling=_model_sampling(flow)))
     sampler = comfy.samplers.sampler_object(sampler_name)
     try:
-        sampler.sampler_function(model, torch.ones(1, 1, 1, 1), torch.tensor(sigmas),
-                                 extra_args={"model_options": {}, "seed": 0},
-                                 callback=lambda info: None, disable=True,
-                                 **sampler.extra_options)
+        with _NoSharedNumbers():
+            sampler.sampler_function(model, torch.ones(1, 1, 1, 1), torch.tensor(sigmas),
+                                     extra_args={"model_options": {}, "seed": 0},
+                                     callback=lambda info: None, disable=True,
+                                     **sampler.extra_options)
     except Exception:  # whatever a foreign sampler wants of a model: a forecast must not fail
         return len(sigmas) - 1
     return count
@@ -100,4 +113,4 @@ def serve(path: str, answer) -> None:
 
     @server.routes.get(path)
     async def get(request):
-        return web.json_response(answer(request.query))
+        return web.json_response(await asyncio.to_thread(answer, request.query))

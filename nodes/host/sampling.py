@@ -152,8 +152,11 @@ def watched_model(model, watcher: Watcher, model_options: dict | None = None):
     return clone
 
 
-def with_latents(trajectory: Trajectory, latent_image: dict, result: dict) -> Trajectory:
+def with_latents(trajectory: Trajectory | None, latent_image: dict, result: dict) -> Trajectory:
     """With the LATENTs, which the run itself does not see, in its recipe."""
+    if trajectory is None:
+        raise BayesDiffError("nothing was sampled, as there are no noise levels: a denoise above 0"
+                             " and at least one step were expected.")
     recipe = trajectory.recipe._replace(latent_image=latent_image, result=result)
     return trajectory._replace(recipe=recipe)
 
@@ -195,3 +198,7 @@ def is_flow(model_sampling) -> bool:
     """Whether x holds 1 - sigma of the image, rather than all of it."""
     half, zero = torch.tensor([0.5]), torch.zeros(1, 1)
     return bool(model_sampling.noise_scaling(half, zero, zero + 1) < 0.75)
+
+
+def samples_flow(trajectory: Trajectory) -> bool:
+    return is_flow(trajectory.recipe.guider.model_patcher.get_model_object("model_sampling"))

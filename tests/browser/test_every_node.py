@@ -9,6 +9,7 @@ import os
 from PIL import Image
 
 from tests.browser.conftest import SCREENSHOTS
+from tests.browser.graphs import add_nodes
 from tools.places import REPOSITORY
 from tools.server import ask
 
@@ -59,23 +60,8 @@ NODES = {
     "PreviewAny 2": {"source": ["BayesDiff_ResampleFromTimestep", 1]},
     "PreviewAny 3": {"source": ["BayesDiff_SamplerCustom", 4]},
 }
-# Side by side.
-ADD_NODES = """(wanted) => {
-    const made = {};
-    let x = window.app.graph.nodes.length * 400;
-    for (const [name, inputs] of Object.entries(wanted)) {
-        const node = made[name] = window.LiteGraph.createNode(name.split(" ")[0]);
-        window.app.graph.add(node);
-        for (const [input, value] of Object.entries(inputs)) {
-            if (Array.isArray(value)) made[value[0]].connect(value[1], node, input);
-            else node.widgets.find((w) => w.name === input).value = value;
-        }
-        const control = node.widgets?.find((w) => w.name === "control_after_generate");
-        if (control) control.value = "fixed";
-        node.pos = [x, 0];
-        x += 400;
-    }
-}"""
+FIX_SEEDS = """() => window.app.graph.nodes.flatMap((n) => n.widgets ?? [])
+    .filter((w) => w.name === "control_after_generate").forEach((w) => { w.value = "fixed"; })"""
 BOX = """(type) => {
     const node = window.app.graph.nodes.find((n) => n.type === type);
     node.setSize([320, Math.max(node.computeSize()[1], node.imgs ? node.size[1] + 200 : 0)]);
@@ -96,11 +82,12 @@ def test_every_node_runs_and_shows_what_it_told(page, server):
     assert ours == {name for name in NODES if name.startswith("BayesDiff_")}
     page.set_viewport_size({"width": 900, "height": 1250})
     before = {name: values for name, values in NODES.items() if name != "BayesDiff_LLLALoad"}
-    page.evaluate(ADD_NODES, before)
+    add_nodes(page, before)
+    page.evaluate(FIX_SEEDS)
     run(page)
     saved = page.evaluate(REPORTS)["BayesDiff_LLLASave"].removeprefix("saved as ")
     page.evaluate("() => window.app.refreshComboInNodes()")
-    page.evaluate(ADD_NODES, {"BayesDiff_LLLALoad": {"file": saved}})
+    add_nodes(page, {"BayesDiff_LLLALoad": {"file": saved}})
     run(page)
     page.evaluate("() => window.app.extensionManager.setting.set('Comfy.Minimap.Visible', false)")
     for name in sorted(ours):

@@ -4,55 +4,41 @@ import json
 
 from PIL import Image
 
-ADD_NODES = """() => {
-    const add = (type, pos, size, values = {}) => {
-        const node = window.LiteGraph.createNode(type);
-        node.pos = pos;
-        window.app.graph.add(node);
-        if (size) node.size = size;
-        for (const [name, value] of Object.entries(values)) {
-            node.widgets.find((w) => w.name === name).value = value;
-        }
-        return node;
-    };
-    const link = (from, slot, to, name) => from.connect(slot, to, to.findInputSlot(name));
-    const loader = add("UNETLoader", [20, 60], null, { unet_name: "tiny_wan.safetensors" });
-    const prompt = add("LotusConditioning", [20, 200]);
-    const empty = add("EmptyHunyuanLatentVideo", [20, 280], null,
-                      { width: 48, height: 32, length: 1, batch_size: 6 });
-    const pictures = add("EmptyImage", [20, 480], null,
-                         { width: 8, height: 8, batch_size: 6, color: 255 });
-    const sampler = add("BayesDiff_KSampler", [270, 20], [260, 700], { steps: 4 });
-    const score = add("BayesDiff_UncertaintyScore", [550, 20], [330, 400],
-                      { score: "trajectory variance" });
-    const filter = add("BayesDiff_UncertaintyScoreFilter", [900, 20], [440, 840]);
-    const check = add("BayesDiff_UncertaintySelfCheck", [550, 480], [330, 320],
-                      { liked: "0,1", disliked: "2,3" });
-    const save = add("SaveImage", [270, 760], [260, 200], { filename_prefix: "browser_kept" });
-    link(loader, 0, sampler, "model");
-    link(prompt, 0, sampler, "positive");
-    link(prompt, 0, sampler, "negative");
-    link(empty, 0, sampler, "latent_image");
-    link(sampler, 2, score, "trajectory");
-    link(pictures, 0, score, "images");
-    link(score, 0, filter, "scores");
-    link(score, 2, filter, "images");
-    link(sampler, 0, filter, "latents");
-    link(score, 0, check, "scores");
-    link(filter, 0, save, "images");
-}"""
+from tests.browser.graphs import add_nodes, widget
 
-
-def node(name):
-    return f"window.app.graph.nodes.find((n) => n.type === 'BayesDiff_Uncertainty{name}')"
+NODES = {
+    "UNETLoader": {"unet_name": "tiny_wan.safetensors"},
+    "LotusConditioning": {},
+    "EmptyHunyuanLatentVideo": {"width": 48, "height": 32, "length": 1, "batch_size": 6},
+    "EmptyImage": {"width": 8, "height": 8, "batch_size": 6, "color": 255},
+    "BayesDiff_KSampler": {
+        "steps": 4, "model": ["UNETLoader", 0], "positive": ["LotusConditioning", 0],
+        "negative": ["LotusConditioning", 0], "latent_image": ["EmptyHunyuanLatentVideo", 0]},
+    "BayesDiff_UncertaintyScore": {"score": "trajectory variance", "images": ["EmptyImage", 0],
+                                   "trajectory": ["BayesDiff_KSampler", 2]},
+    "BayesDiff_UncertaintyScoreFilter": {"scores": ["BayesDiff_UncertaintyScore", 0],
+                                         "images": ["BayesDiff_UncertaintyScore", 2],
+                                         "latents": ["BayesDiff_KSampler", 0]},
+    "BayesDiff_UncertaintySelfCheck": {"scores": ["BayesDiff_UncertaintyScore", 0],
+                                       "liked": "0,1", "disliked": "2,3"},
+    "SaveImage": {"filename_prefix": "browser_kept",
+                  "images": ["BayesDiff_UncertaintyScoreFilter", 0]},
+}
+PLACES = {"UNETLoader": [20, 60], "LotusConditioning": [20, 200],
+          "EmptyHunyuanLatentVideo": [20, 280], "EmptyImage": [20, 480],
+          "BayesDiff_KSampler": [270, 20, 260, 700],
+          "BayesDiff_UncertaintyScore": [550, 20, 330, 400],
+          "BayesDiff_UncertaintyScoreFilter": [900, 20, 440, 840],
+          "BayesDiff_UncertaintySelfCheck": [550, 480, 330, 320],
+          "SaveImage": [270, 960, 260, 200]}
 
 
 def said(name):
-    return f"{node(name)}.widgets.find((w) => w.name === 'report').element.value"
+    return f"{widget(f'BayesDiff_Uncertainty{name}', 'report')}.element.value"
 
 
 def test_reports_show_and_saved_pictures_carry_the_scores(page, screenshot, server):
-    page.evaluate(ADD_NODES)
+    add_nodes(page, NODES, PLACES)
     page.evaluate("() => window.app.queuePrompt(0)")
     page.wait_for_function(f"() => {said('Score')}.includes('6 images, score: trajectory')")
     page.wait_for_function(f"() => {said('ScoreFilter')}.startsWith('kept ')")
@@ -69,7 +55,7 @@ def test_reports_show_and_saved_pictures_carry_the_scores(page, screenshot, serv
 
 
 def test_widgets_keep_their_order(page):
-    page.evaluate(ADD_NODES)
+    add_nodes(page, NODES, PLACES)
     values = page.evaluate(
         "() => Object.fromEntries(window.app.graph.serialize().nodes"
         ".filter((n) => n.type.startsWith('BayesDiff_Uncertainty'))"

@@ -12,43 +12,30 @@ import pytest
 from PIL import Image
 
 from tests.browser.conftest import SCREENSHOTS
+from tests.browser.graphs import add_nodes, node, widget
 from tools.places import REPOSITORY
 
-ADD_NODES = """(seed) => {
-    const add = (type, pos, size, values = {}) => {
-        const node = window.LiteGraph.createNode(type);
-        node.pos = pos;
-        window.app.graph.add(node);
-        if (size) node.setSize(size);
-        for (const [name, value] of Object.entries(values)) {
-            node.widgets.find((w) => w.name === name).value = value;
-        }
-        return node;
-    };
-    const link = (from, slot, to, name) => from.connect(slot, to, to.findInputSlot(name));
-    const model = add("BayesDiff_DemoModel", [20, 60]);
-    const prompt = add("BayesDiff_DemoPrompt", [20, 190], null, { name: "heart" });
-    const nothing = add("BayesDiff_DemoPrompt", [20, 300], null, { name: "nothing" });
-    const empty = add("EmptyLatentImage", [20, 410], null,
-                      { width: 32, height: 32, batch_size: 4 });
-    const sampler = add("BayesDiff_KSampler", [330, 60], [320, 860],
-                        { seed, steps: 8, cfg: 2.5, mode: "accurate" });
-    const decode = add("VAEDecode", [20, 560]);
-    const heatmap = add("BayesDiff_UncertaintyHeatmap", [680, 60], [320, 800]);
-    const filter = add("BayesDiff_UncertaintyScoreFilter", [1030, 60], [330, 880]);
-    link(model, 0, sampler, "model");
-    link(model, 2, sampler, "posterior");
-    link(prompt, 0, sampler, "positive");
-    link(nothing, 0, sampler, "negative");
-    link(empty, 0, sampler, "latent_image");
-    link(sampler, 0, decode, "samples");
-    link(model, 1, decode, "vae");
-    link(sampler, 2, heatmap, "trajectory");
-    link(decode, 0, heatmap, "image");
-    link(sampler, 3, filter, "scores");
-    link(decode, 0, filter, "images");
-    Object.assign(window.app.canvas.ds, { scale: 0.9, offset: [60, 70] });
-}"""
+SAMPLING = {"steps": 8, "cfg": 2.5, "mode": "accurate", "model": ["BayesDiff_DemoModel", 0],
+            "posterior": ["BayesDiff_DemoModel", 2], "positive": ["BayesDiff_DemoPrompt", 0],
+            "negative": ["BayesDiff_DemoPrompt 2", 0], "latent_image": ["EmptyLatentImage", 0]}
+NODES = {
+    "BayesDiff_DemoModel": {},
+    "BayesDiff_DemoPrompt": {"name": "heart"},
+    "BayesDiff_DemoPrompt 2": {"name": "nothing"},
+    "EmptyLatentImage": {"width": 32, "height": 32, "batch_size": 4},
+    "BayesDiff_KSampler": SAMPLING,
+    "VAEDecode": {"samples": ["BayesDiff_KSampler", 0], "vae": ["BayesDiff_DemoModel", 1]},
+    "BayesDiff_UncertaintyHeatmap": {"trajectory": ["BayesDiff_KSampler", 2],
+                                     "image": ["VAEDecode", 0]},
+    "BayesDiff_UncertaintyScoreFilter": {"scores": ["BayesDiff_KSampler", 3],
+                                         "images": ["VAEDecode", 0]},
+}
+PLACES = {
+    "BayesDiff_DemoModel": [20, 60], "BayesDiff_DemoPrompt": [20, 190],
+    "BayesDiff_DemoPrompt 2": [20, 300], "EmptyLatentImage": [20, 410], "VAEDecode": [20, 560],
+    "BayesDiff_KSampler": [330, 60, 320, 860], "BayesDiff_UncertaintyHeatmap": [680, 60, 320, 800],
+    "BayesDiff_UncertaintyScoreFilter": [1030, 60, 330, 880]}
+LOOK = "() => Object.assign(window.app.canvas.ds, { scale: 0.9, offset: [60, 80] })"
 KEEP_OUTPUTS = """async () => {
     const outputs = window.app.nodeOutputs;
     await window.app.loadGraphData(window.app.graph.serialize());
@@ -64,8 +51,8 @@ class Panel:
 
     def __init__(self, page, kind, name):
         self._page = page
-        self.node = f"window.app.graph.nodes.find((n) => n.type === 'BayesDiff_{kind}')"
-        self.element = f"{self.node}.widgets.find((w) => w.name === '{name}').element"
+        self.node = node(f"BayesDiff_{kind}")
+        self.element = f"{widget(f'BayesDiff_{kind}', name)}.element"
 
     def tell(self, expression, *given):
         """The value of an expression about the panel's `root` and its `node`."""
@@ -95,7 +82,9 @@ class Panel:
 def panels(page, nodes_2):
     page.evaluate("(on) => window.app.extensionManager.setting.set('Comfy.VueNodes.Enabled', on)",
                   nodes_2)
-    page.evaluate(ADD_NODES, next(SEEDS))
+    seeded = {"BayesDiff_KSampler": {**SAMPLING, "seed": next(SEEDS)}}
+    add_nodes(page, {**NODES, **seeded}, PLACES)
+    page.evaluate(LOOK)
     yield {kind: Panel(page, *of) for kind, of in {
         "schedule": ("KSampler", "schedule"), "steps": ("KSampler", "viewer"),
         "map": ("UncertaintyHeatmap", "viewer"),
@@ -267,7 +256,7 @@ def test_panels_survive_loading_copies_zoom_and_themes(page, panels):
         canvas = viewer.tell("root.querySelector('canvas').getBoundingClientRect().width")
         assert 290 * scale < canvas < 320 * scale
         page.screenshot(path=SCREENSHOTS / f"panels_zoom_{scale}.png")
-    page.evaluate("() => Object.assign(window.app.canvas.ds, { scale: 0.9, offset: [60, 70] })")
+    page.evaluate(LOOK)
     dark = viewer.tell("getComputedStyle(root).color")
     page.evaluate("() => window.app.extensionManager.setting.set('Comfy.ColorPalette', 'light')")
     page.wait_for_timeout(700)
@@ -304,7 +293,13 @@ def test_panels_inside_a_subgraph_show_what_their_nodes_told(page, panels):
 
 @pytest.mark.parametrize("nodes_2", [False], ids=["canvas"])
 def test_help_panel_opens_with_its_picture(page, panels, screenshot):
-    page.evaluate(f"() => window.app.canvas.selectItems([{panels['map'].node}])")
+    page.wait_for_timeout(500)
+    page.mouse.click(*page.evaluate(f"""() => {{
+        const {{ canvas, ds }} = window.app.canvas, [x, y] = {panels["map"].node}.pos;
+        const {{ left, top }} = canvas.getBoundingClientRect();
+        return [left + (x + ds.offset[0] + 100) * ds.scale,
+                top + (y + ds.offset[1] - 15) * ds.scale];
+    }}"""))
     page.get_by_test_id("info-button").click()
     page.get_by_role("heading", name="Uncertainty Heatmap").first.wait_for()
     page.wait_for_function("() => [...document.images].some((image) =>"

@@ -11,6 +11,7 @@ import pytest
 from PIL import Image
 
 from tests.browser.conftest import SCREENSHOTS
+from tests.browser.graphs import add_nodes
 from tools import workflow
 from tools.make_workflows import BLUEPRINTS, EXAMPLES, REPAIR
 from tools.server import ask
@@ -48,35 +49,31 @@ FIT = """() => {
 
 
 # A first pass by the demo model, linked to the blueprint's node by the names of its sockets.
-AROUND_BLUEPRINT = """() => {
-    const repair = window.app.graph.nodes[0];
+FIRST_PASS = {
+    "BayesDiff_DemoModel": {},
+    "BayesDiff_DemoPrompt": {"name": "heart"},
+    "BayesDiff_DemoPrompt 2": {"name": "nothing"},
+    "EmptyLatentImage": {"width": 32, "height": 32, "batch_size": 2},
+    "BayesDiff_KSampler": {
+        "steps": 4, "cfg": 2.5, "model": ["BayesDiff_DemoModel", 0],
+        "positive": ["BayesDiff_DemoPrompt", 0], "negative": ["BayesDiff_DemoPrompt 2", 0],
+        "latent_image": ["EmptyLatentImage", 0]},
+    "SaveImage": {"filename_prefix": "blueprint"},
+}
+PASS_PLACES = {"BayesDiff_DemoModel": [40, 100], "BayesDiff_DemoPrompt": [40, 230],
+               "BayesDiff_DemoPrompt 2": [40, 340], "EmptyLatentImage": [40, 450],
+               "BayesDiff_KSampler": [400, 100], "SaveImage": [1200, 100]}
+LINK_BLUEPRINT = """() => {
+    const [repair, model, prompt, nothing, , sampler, save] = window.app.graph.nodes;
     repair.pos = [800, 100];
-    const add = (type, pos, values = {}) => {
-        const node = window.LiteGraph.createNode(type);
-        node.pos = pos;
-        window.app.graph.add(node);
-        for (const [name, value] of Object.entries(values)) {
-            node.widgets.find((w) => w.name === name).value = value;
-        }
-        return node;
-    };
-    const link = (from, slot, to, name) => from.connect(slot, to, to.findInputSlot(name));
-    const model = add("BayesDiff_DemoModel", [40, 100]);
-    const prompt = add("BayesDiff_DemoPrompt", [40, 230], { name: "heart" });
-    const nothing = add("BayesDiff_DemoPrompt", [40, 340], { name: "nothing" });
-    const empty = add("EmptyLatentImage", [40, 450], { width: 32, height: 32, batch_size: 2 });
-    const sampler = add("BayesDiff_KSampler", [400, 100], { steps: 4, cfg: 2.5 });
-    for (const to of [sampler, repair]) {
-        link(model, 0, to, "model");
-        link(prompt, 0, to, "positive");
-        link(nothing, 0, to, "negative");
-    }
-    link(empty, 0, sampler, "latent_image");
-    link(model, 1, repair, "vae");
-    link(sampler, 0, repair, "latent");
-    link(sampler, 2, repair, "trajectory");
-    const save = add("SaveImage", [1200, 100], { filename_prefix: "blueprint" });
-    link(repair, 0, save, "images");
+    const link = (from, slot, name) => from.connect(slot, repair, repair.findInputSlot(name));
+    link(model, 0, "model");
+    link(prompt, 0, "positive");
+    link(nothing, 0, "negative");
+    link(model, 1, "vae");
+    link(sampler, 0, "latent");
+    link(sampler, 2, "trajectory");
+    repair.connect(0, save, "images");
     Object.assign(window.app.canvas.ds, { scale: 0.9, offset: [0, 0] });
 }"""
 
@@ -171,7 +168,8 @@ def test_blueprint_is_offered_and_repairs_a_picture_of_the_demo_model(page, serv
         == [REPAIR]
     page.set_viewport_size({"width": 1600, "height": 900})
     page.evaluate(OPEN, workflow.read(BLUEPRINTS / f"{REPAIR}.json"))
-    page.evaluate(AROUND_BLUEPRINT)
+    add_nodes(page, FIRST_PASS, PASS_PLACES)
+    page.evaluate(LINK_BLUEPRINT)
     kinds = sorted(node["class_type"] for node in page.evaluate(QUEUED).values())
     assert [kind for kind in kinds if "DemoPrompt" not in kind] == [
         "BayesDiff_DemoModel", "BayesDiff_KSampler", "BayesDiff_UncertaintyHeatmap",

@@ -303,8 +303,11 @@ def test_forecast_counts_the_calls_of_every_sampler(case, pack, sampler):
         pytest.skip("its calls depend on the picture")
     pack.sampling.sample(case.model, pack.Observing(pack, case.model, calls.append),
                          *case.options())
+    state = torch.get_rng_state()
     told = pack.forecast.forecast("free", 6, sampler, "normal")
     assert (told.steps, told.calls) == (6, len(calls))
+    # It may be asked for while a picture is drawn, and must not draw from the same numbers.
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 @pytest.mark.parametrize("mode, sampler", [("light", "dpmpp_2m"), ("accurate", "heun"),
