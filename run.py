@@ -3,6 +3,8 @@
 
     python run.py demo                  the first example workflow in a real ComfyUI
     python run.py test                  all tests (or: core host server browser)
+    python run.py test --all-hosts      host and server tests on every known ComfyUI
+    python run.py test soak             the long ones, under half an hour
     python run.py serve                 ComfyUI with this pack, in your browser
     python run.py bench accuracy        a benchmark of benchmarks/
     python run.py setup                 only set up
@@ -20,10 +22,14 @@ if sys.version_info < (3, 10):  # noqa: UP036 - before any import that needs it
     sys.exit(f"Python 3.10 or newer is needed, this is {sys.version.split()[0]}:"
              " run it with another, for example python3.12 run.py")
 
-from tools import browser, environment, server
+from tools import browser, environment, reports, server
 from tools.places import REPOSITORY, cache_folder
 
 TIERS = ["core", "host", "server", "browser"]
+# Beside the newest host, these on the oldest: each group is a process of its own.
+ON_THE_OLDEST = [["server"], ["host/test_pack.py", "host/test_bit_identity.py",
+                              "host/test_clean_up.py"]]
+SOAK = [["host/test_bad_files.py", "host/test_clean_up.py", "host/test_numbers.py"], ["soak"]]
 
 
 def main() -> int:
@@ -52,31 +58,37 @@ def demo(options, host, python) -> int:
 
 def test(options, host, python) -> int:
     """Core tests run where no host can be imported, which proves that the core needs none."""
+    if options.all_hosts:
+        return _test_all_hosts(options)
+    if "soak" in options.tiers:
+        return _soak(options, host, python)
     tiers = TIERS if options.tiers in ([], ["all"]) else options.tiers
     if options.no_browser:
         tiers = [tier for tier in tiers if tier != "browser"]
     environ = {}
     if "browser" in tiers:
         environ["BAYESDIFF_CHROMIUM"] = browser.chromium()
-
-    def start(tier, output=None):
-        return _start(python, ["-m", "pytest", f"tests/{tier}", "--rootdir", "tests", "-c",
-                               "tests/pytest.ini", *options.pytest_options],
-                      None if tier == "core" else host, environ, output)
+    # name, where, what: one after the other
+    jobs = [(tier, None if tier == "core" else host, python, [tier]) for tier in tiers]
+    if not (options.tiers or options.pytest_options or options.host_version
+            or os.environ.get("COMFYUI_PATH")):
+        oldest = environment.host_folder(next(iter(environment.HOSTS)))
+        jobs += [("oldest host", oldest, environment.python_for(oldest), group)
+                 for group in ON_THE_OLDEST]
 
     failed, beside = [], None
     with tempfile.TemporaryFile("w+") as heard:
-        if "host" in tiers and len(tiers) > 1:
-            # It takes as long as all others together, so it runs beside them, a core for each.
+        if "host" in tiers and len(jobs) > 1:
+            # It takes as long as most others together, so it runs beside them, a core for each.
             environ["OMP_NUM_THREADS"] = "1"
-            beside = start("host", heard)
+            beside = _start_tests(options, host, python, ["host"], environ, output=heard)
         try:
-            for tier in tiers:
-                if tier == "host" and beside:
+            for name, where, interpreter, paths in jobs:
+                if name == "host" and beside:
                     continue
-                print(f"== {tier} tests on {host.name}", flush=True)
-                if _wait(start(tier)):
-                    failed.append(tier)
+                print(f"== {name} tests on {(where or host).name}", flush=True)
+                if _wait(_start_tests(options, where, interpreter, paths, environ)):
+                    failed.append(name)
             if beside:
                 code = _wait(beside)
                 heard.seek(0)
@@ -90,6 +102,48 @@ def test(options, host, python) -> int:
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return len(failed)
+
+
+def _test_all_hosts(options) -> int:
+    """Writes docs/compatibility.md anew after each host, so that a long run is not lost."""
+    found, failed = {}, 0
+    tiers = options.tiers or ["host", "server"]
+    for version in environment.HOSTS:
+        found[version] = []
+        try:
+            host = environment.host_folder(version)
+            python = environment.python_for(host)
+        except environment.SetupError as error:
+            print(f"error: ComfyUI {version}: {error}", file=sys.stderr)
+        else:
+            for tier in tiers:
+                print(f"== {tier} tests on {host.name}", flush=True)
+                found[version] += _results(options, host, python, [tier], {})
+        failed += not found[version] or any(r.outcome == "failed" for r in found[version])
+        reports.write_compatibility(found, tiers, " ".join(options.pytest_options[1:]))
+    return failed
+
+
+def _soak(options, host, python) -> int:
+    """The long versions of tests, on one core; writes docs/reliability.md."""
+    environ = {"BAYESDIFF_SOAK": "1", "OMP_NUM_THREADS": "1"}
+    found = [result for group in SOAK
+             for result in _results(options, host, python, group, environ)]
+    reports.write_reliability(found, host.name)
+    return sum(result.outcome == "failed" for result in found) or not found
+
+
+def _results(options, host, python, paths, environ) -> list[reports.Result]:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "result.xml"
+        _wait(_start_tests(options, host, python, paths, environ, ["--junitxml", str(file)]))
+        return reports.results(file)
+
+
+def _start_tests(options, host, python, paths, environ, more=(), output=None) -> subprocess.Popen:
+    return _start(python, ["-m", "pytest", *(f"tests/{path}" for path in paths), "--rootdir",
+                           "tests", "-c", "tests/pytest.ini", *more, *options.pytest_options],
+                  host, environ, output)
 
 
 def serve(options, host, python) -> None:
@@ -168,8 +222,10 @@ def _parse() -> argparse.Namespace:
     demoing.add_argument("--readme", action="store_const", const=["--readme"], default=[],
                          help="also make the pictures of README.md, in docs/images")
     tests = command(test, "run the tests")
-    tests.add_argument("tiers", nargs="*", choices=[*TIERS, "all", []], default=[],
-                       help="which tiers (default: all)")
+    tests.add_argument("tiers", nargs="*", choices=[*TIERS, "soak", "all", []], default=[],
+                       help="which tiers (default: all but soak)")
+    tests.add_argument("--all-hosts", action="store_true",
+                       help="on every known ComfyUI; writes docs/compatibility.md")
     tests.add_argument("--no-browser", action="store_true", help="leave the browser tier out")
     tests.add_argument("-k", dest="pytest_options", type=lambda words: ["-k", words], default=[],
                        help="only tests whose name matches")

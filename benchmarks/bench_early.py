@@ -4,19 +4,16 @@ For each class of the demo model many seeds are sampled through the host, and sc
 half and three quarters of the steps and at the end. calls_saved: of one class, with the better half
 kept there. Writes benchmarks/results/early.json.
 
-    python run.py bench early [FILE]
+    python run.py bench early
 """
 
 import statistics
-import sys
-from pathlib import Path
 
 import torch
 
 from benchmarks.in_host import pack_module
 from benchmarks.report import write
 from tools.in_process import enter_host
-from tools.places import REPOSITORY
 
 CLASSES, SEEDS, STEPS, CFG = 4, 24, 20, 3.0
 FRACTIONS = (0.25, 0.5, 0.75)
@@ -25,16 +22,14 @@ SCORES = ("trajectory variance", "variance, accurate")
 
 @torch.no_grad()
 def main() -> None:
-    path = Path(sys.argv[1]) if len(sys.argv) > 1 else \
-        REPOSITORY / "models" / "bayesdiff_demo.safetensors"
     enter_host()
     import comfy.utils
 
-    from benchmarks.bench_host import fitted
     from tools import demo_model
     comfy.utils.set_progress_bar_enabled(False)
-    demo = demo_model.load(path)
-    posterior = fitted(demo, list(demo.classes.values()))
+    files = pack_module("nodes.demo")
+    demo = demo_model.load(files.MODEL_FILE)
+    posterior = pack_module("nodes.llla_file").read(files.POSTERIOR_FILE)
     names = list(demo.classes)[::max(1, len(demo.classes) // CLASSES)][:CLASSES]
     rows = []
     for score in SCORES:
@@ -48,7 +43,7 @@ def main() -> None:
                     for runs in by_class]
             kept = [kept_of_the_best([run[at] for run in runs], [run[-1] for run in runs])
                     for runs in by_class]
-            rows.append({"net": path.stem, "score": score, "fraction": fraction,
+            rows.append({"net": files.MODEL_FILE.stem, "score": score, "fraction": fraction,
                          "rank_corr": round(statistics.mean(corr), 3),
                          "lowest": round(min(corr), 3), "highest": round(max(corr), 3),
                          "best_half_kept": round(statistics.mean(kept), 3),

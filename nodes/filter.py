@@ -75,7 +75,7 @@ class BayesDiffFilter(io.ComfyNode):
                     "add: these scores are added to the stored ones after the decision, each"
                     " once; with fewer than 10 stored, criterion reference keeps all. only compare:"
                     " the file is not written.")),
-                io.String.Input("picked", default="", tooltip=(
+                io.String.Input("picked", default="", optional=True, tooltip=(
                     "picked: places of the images to keep, from 0, separated by commas. A click on"
                     " a small picture in the node adds it or takes it out.")),
             ],

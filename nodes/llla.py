@@ -11,6 +11,7 @@ from ..bayesdiff_core.checks import BayesDiffError
 from ..bayesdiff_core.llla import PRIORS, Llla, describe, predictive_sd_by_level
 from ..bayesdiff_core.posterior import STRUCTURES
 from . import llla_file
+from .files import check_inside, plain_name
 from .host import fit as data_loop
 from .level_plot import level_plot
 from .sockets import LLLA
@@ -186,15 +187,16 @@ class BayesDiffLLLALoad(io.ComfyNode):
     @classmethod
     def fingerprint_inputs(cls, file, **settings):
         path = _path(file)
-        found = path.stat() if path and path.is_file() else None
+        found = path.stat() if path else None
         return (found.st_mtime_ns, found.st_size) if found else None
 
     @classmethod
     def execute(cls, file, structure, prior, prior_precision, temperature) -> io.NodeOutput:
         path = _path(file)
-        if path is None or not path.is_file():
-            raise BayesDiffError(f"{file} is in neither models/llla nor output/llla: refresh the"
-                                 " list and choose another, or fit and save one.")
+        if path is None:
+            raise BayesDiffError(f"{file[:120]} is in neither models/llla nor output/llla: refresh"
+                                 " the list and choose another, or fit and save one.")
+        check_inside(path, [_output_folder(), *map(Path, folder_paths.get_folder_paths(FOLDER))])
         llla = llla_file.read(path, structure=None if structure == AS_FITTED else structure,
                               prior=None if prior == AS_FITTED else prior,
                               prior_precision=prior_precision if prior == "fixed" else None,
@@ -247,20 +249,14 @@ def _path(file: str) -> Path | None:
     """None if there is no such file."""
     if file.startswith(OUTPUT):
         name = file.removeprefix(OUTPUT)
-        return _output_folder() / name if name == os.path.basename(name) else None
-    found = folder_paths.get_full_path(FOLDER, file)
-    return Path(found) if found else None
+        found = str(_output_folder() / name) if name == os.path.basename(name) else ""
+    else:
+        found = folder_paths.get_full_path(FOLDER, file) or ""
+    return Path(found) if os.path.isfile(found) else None  # False for names that cannot be
 
 
 def _save_path(prefix: str, folder: str, overwrite: bool) -> Path:
-    name = prefix.strip().removesuffix(".safetensors")
-    bad = sorted({c for c in name if c in '/\\:*?"<>|' or not c.isprintable()})
-    if bad or not 0 < len(name) <= 100 or name.startswith("."):
-        why = f"it contains {' '.join(map(repr, bad))}" if bad else "its length or first sign"
-        raise BayesDiffError(f"filename_prefix is {prefix[:120]!r}, a name of 1 to 100 characters"
-                             " was expected, without path separators or other signs that file"
-                             f" systems refuse and not starting with a dot ({why}): choose a plain"
-                             " name.")
+    name = plain_name("filename_prefix", prefix, ".safetensors")
     place = _output_folder() if folder == "output" else \
         Path(folder_paths.get_folder_paths(FOLDER)[0])
     if overwrite:

@@ -4,11 +4,9 @@ Nothing of a file is used before all of it is checked, and a file is written und
 then renamed, so that there is never half of one.
 """
 
-import contextlib
 import hashlib
 import json
 import math
-import os
 from pathlib import Path
 
 import torch
@@ -20,13 +18,14 @@ from ..bayesdiff_core.checks import BayesDiffError
 from ..bayesdiff_core.llla import About, Llla
 from ..bayesdiff_core.posterior import STRUCTURES, FeatureStatistics, LastLayer
 from ..bayesdiff_core.rules import NoiseEnergy
+from .files import write_at_once
 
 FORMAT = "bayesdiff-llla"
 VERSION = 1
 PACK_VERSION = "0.1.0"
 # Larger than any model's: what a broken or hostile header may make us reserve.
 MOST_FEATURES, MOST_INPUTS, MOST_OUTPUTS, MOST_SETTINGS = 65536, 65536 * 9 + 1, 65536, 1_000_000
-MOST_FULL_INPUTS = 32768
+MOST_FULL_INPUTS, MOST_HEADER = 32768, 8_000_000
 F64, F32 = "F64", "F32"
 TYPES = {F64: torch.float64, F32: torch.float32}
 
@@ -46,32 +45,32 @@ def write(llla: Llla, path: Path) -> None:
         "temperature": llla.temperature,
     }
     tensors = {name: getattr(llla, name).contiguous() for name in _expected(about)}
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        save_file(tensors, part, metadata={name: str(value) for name, value in words.items()})
+    header = {name: str(value) for name, value in words.items()}
+    header["checksum"] = _checksum(header, tensors)
+
+    def save(part: Path) -> None:
+        save_file(tensors, part, metadata=header)
         part.chmod(0o644)  # safetensors leaves it to its owner alone, unlike other model files
-        os.replace(part, path)
-    except (OSError, SafetensorError) as error:
-        raise BayesDiffError(f"{path} cannot be written: {error}. Free some space, make the folder"
-                             " writable, or save to the other folder.") from error
-    finally:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
+
+    write_at_once(path, save, SafetensorError)
 
 
 def read(path: Path, structure: str | None = None, prior: str | None = None,
          prior_precision: float | None = None, temperature_factor: float = 1.0) -> Llla:
     """The posterior in a file, with the settings it was saved with where None is given."""
     try:
+        _check_header(path)
         with safe_open(path, framework="pt") as file:
             words = _Words(path, file.metadata() or {})
             about = words.about()
             tensors = _tensors(path, file, about)
-            words.same("fingerprint", _digest(tensors["fingerprint"]))
+        words.same("fingerprint", _digest(tensors["fingerprint"]))
+        if "checksum" in words.words:  # files of before it was there are welcome
+            words.same("checksum", _checksum(words.words, tensors))
     except (SafetensorError, OSError) as error:
-        raise BayesDiffError(f"{path.name} cannot be read: {_kind(path)} ({error}). A file that"
-                             " LLLA Save wrote was expected: fetch or fit it again.") from error
+        raise BayesDiffError(f"{path.name} cannot be read: {_kind(path)} ({str(error)[:200]}). A"
+                             " file that LLLA Save wrote was expected: fetch or fit it"
+                             " again.") from error
     statistics = FeatureStatistics(about.shape, about.structure)
     statistics.ggn = tensors["ggn"]
     statistics.latents = about.latents
@@ -93,6 +92,25 @@ def _digest(fingerprint: torch.Tensor) -> str:
     return hashlib.sha256(fingerprint.contiguous().numpy().tobytes()).hexdigest()[:16]
 
 
+def _checksum(words: dict[str, str], tensors: dict[str, torch.Tensor]) -> str:
+    """Over all that a file says, so that damage never changes what it means."""
+    digest = hashlib.sha256(json.dumps({**words, "checksum": None}, sort_keys=True).encode())
+    for name in sorted(tensors):
+        digest.update(f"{name} {tuple(tensors[name].shape)}".encode())
+        digest.update(tensors[name].flatten().numpy())
+    return digest.hexdigest()
+
+
+def _check_header(path: Path) -> None:
+    """It is parsed as a whole, so its size is looked at first."""
+    with open(path, "rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+    if MOST_HEADER < size <= path.stat().st_size:
+        raise BayesDiffError(f"{path.name} has a header of {size / 1e6:.0f} MB, at most"
+                             f" {MOST_HEADER / 1e6:.0f} were expected: it is damaged or of another"
+                             " kind. Choose another file.")
+
+
 def _expected(about: About) -> dict[str, tuple[str, tuple]]:
     """Type and shape of each tensor; None stands for any size up to a bound."""
     inputs = about.shape.inputs
@@ -110,8 +128,9 @@ def _tensors(path: Path, file, about: About) -> dict[str, torch.Tensor]:
     expected = _expected(about)
     names = set(file.keys())
     if names != set(expected):
-        raise BayesDiffError(f"{path.name} holds the tensors {', '.join(sorted(names)[:8])}, it"
-                             f" should hold {', '.join(sorted(expected))}: it is damaged or of"
+        found = ", ".join(name[:60] for name in sorted(names)[:8])
+        raise BayesDiffError(f"{path.name} holds the tensors {found}, it should hold"
+                             f" {', '.join(sorted(expected))}: it is damaged or of"
                              " another kind. Fit or fetch it again.")
     for name, (kind, shape) in expected.items():
         found = file.get_slice(name)
@@ -156,10 +175,11 @@ class _Words:
 
     def __init__(self, path: Path, words: dict[str, str]):
         self.path, self.words = path, words
-        if words.get("format") != FORMAT:
+        found = words.get("format", "not named")[:60]
+        if found != FORMAT:
             raise BayesDiffError(f"{path.name} is a safetensors file, but not a posterior that LLLA"
-                                 f" Save wrote (its format is {words.get('format', 'not named')!r},"
-                                 f" {FORMAT!r} was expected): choose another file.")
+                                 f" Save wrote (its format is {found!r}, {FORMAT!r} was expected):"
+                                 " choose another file.")
         version = self.count("format_version", 1_000_000)
         if version != VERSION:
             raise BayesDiffError(f"{path.name} has format version {version}, this pack reads"
@@ -193,8 +213,9 @@ class _Words:
         return int(value)
 
     def number(self, name: str) -> float:
+        text = self.words.get(name, "")
         try:
-            value = float(self.words.get(name, ""))
+            value = float(text) if text.isascii() else math.nan
         except ValueError:
             value = math.nan
         if not (math.isfinite(value) and value >= 0):
@@ -208,7 +229,7 @@ class _Words:
 
     def same(self, name: str, expected: str) -> None:
         if self.words.get(name) != expected:
-            raise self._wrong(name, f"{expected}, as the tensor says,")
+            raise self._wrong(name, f"{expected}, as the rest of the file says,")
 
     def settings(self) -> str:
         text = self.text("settings", MOST_SETTINGS)

@@ -1,34 +1,33 @@
 """Reference scores: small JSON files in output/bayesdiff_reference, one for each model and setting
 that the user named."""
 
-import contextlib
+import hashlib
 import json
 import math
-import os
 from pathlib import Path
 
 import folder_paths
 
 from ..bayesdiff_core.checks import BayesDiffError
+from .files import check_inside, plain_name, write_at_once
 
 FOLDER = "bayesdiff_reference"
 FORMAT, VERSION = "bayesdiff-reference", 1
+MOST_BYTES = 50_000_000
 
 
 def path_of(name: str) -> Path:
-    plain = name.strip()
-    bad = sorted({c for c in plain if c in '/\\:*?"<>|' or not c.isprintable()})
-    if bad or not 0 < len(plain) <= 100 or plain.startswith("."):
-        raise BayesDiffError(f"reference is {name[:120]!r}, a name of 1 to 100 characters was"
-                             " expected, without path separators or other signs that file systems"
-                             " refuse and not starting with a dot: choose a plain name, such as"
-                             " sdxl-portrait-30-steps.")
-    return Path(folder_paths.get_output_directory()) / FOLDER / f"{plain}.json"
+    folder = Path(folder_paths.get_output_directory()) / FOLDER
+    path = folder / f"{plain_name('reference', name)}.json"
+    check_inside(path, [folder])
+    return path
 
 
 def read(path: Path) -> list[float]:
     """The stored scores, rising; none if there is no such file."""
     try:
+        if path.stat().st_size > MOST_BYTES:
+            raise _broken(path, f"it is larger than {MOST_BYTES / 1e6:.0f} MB")
         words = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return []
@@ -39,10 +38,23 @@ def read(path: Path) -> list[float]:
     if words.get("version") != VERSION:
         raise _broken(path, f"its version is {words.get('version')!r}, {VERSION} was expected")
     scores = words.get("scores")
-    if not isinstance(scores, list) or not all(
-            type(score) in (int, float) and math.isfinite(score) for score in scores):
+    if not isinstance(scores, list) or not all(map(_is_finite, scores)):
         raise _broken(path, "its scores are not a list of finite numbers")
+    if words.get("checksum", _checksum(scores)) != _checksum(scores):
+        raise _broken(path, "its scores do not fit its checksum (if you changed them yourself,"
+                            " delete the checksum too)")
     return sorted(map(float, scores))
+
+
+def _is_finite(score) -> bool:
+    try:
+        return type(score) in (int, float) and math.isfinite(score)
+    except OverflowError:  # a whole number beyond all floats
+        return False
+
+
+def _checksum(scores: list) -> str:
+    return hashlib.sha256(json.dumps(scores).encode()).hexdigest()[:16]
 
 
 def add(path: Path, scores: list[float]) -> int:
@@ -50,7 +62,9 @@ def add(path: Path, scores: list[float]) -> int:
     stored = read(path)
     merged = sorted({*stored, *scores})
     if merged != stored:
-        _write(path, json.dumps({"format": FORMAT, "version": VERSION, "scores": merged}))
+        text = json.dumps({"format": FORMAT, "version": VERSION, "checksum": _checksum(merged),
+                           "scores": merged})
+        write_at_once(path, lambda part: part.write_text(text, encoding="utf-8"))
     return len(merged) - len(stored)
 
 
@@ -61,21 +75,6 @@ def state(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_mtime_ns, found.st_size
-
-
-def _write(path: Path, text: str) -> None:
-    """Replaces the file at once, or leaves it as it was."""
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_text(text, encoding="utf-8")
-        os.replace(part, path)
-    except OSError as error:
-        raise BayesDiffError(f"{path.name} cannot be written to output/{FOLDER}: {error}. Free some"
-                             " space, or make the folder writable.") from error
-    finally:
-        with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
 
 
 def _broken(path: Path, why: str) -> BayesDiffError:

@@ -1,6 +1,8 @@
 """Fixtures of more than one tier. Nothing heavy is imported before a test asks for it."""
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +22,14 @@ def host() -> Path:
     return Path(folder)
 
 
+@pytest.fixture
+def tried(record_property):
+    """Notes what a test went through, for docs/reliability.md."""
+    def note(what: str, count: int, **figures: float) -> None:
+        record_property("tried", json.dumps({"what": what, "count": count, **figures}))
+    return note
+
+
 class Server(NamedTuple):
     address: str
     log: Path
@@ -31,6 +41,7 @@ def server(host, tmp_path_factory) -> Server:
     """A real ComfyUI with this pack and the tiny models, one for all tests."""
     base = tmp_path_factory.mktemp("comfyui")
     write_tiny_models(host, base / "models" / "diffusion_models")
+    shutil.copytree(REPOSITORY / "tests" / "server" / "faults", base / "custom_nodes" / "faults")
     log = base / "server.log"
     with real_server.running(host, Path(sys.executable), base, log=log) as address:
         yield Server(address, log, base)

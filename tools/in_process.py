@@ -14,4 +14,5 @@ def enter_host() -> None:
         sys.exit("no ComfyUI is named (BAYESDIFF_HOST): start this through run.py")
     sys.path.insert(0, folder)
     import comfy.cli_args
+    import utils.install_util  # noqa: F401 - early, as main.py does: old hosts' comfy/ hides it
     comfy.cli_args.args.cpu = True  # read once, when comfy.model_management is imported

@@ -130,7 +130,10 @@ def run_prompt(address: str, prompt: dict, seconds: float = 300,
                extra_data: dict | None = None) -> dict:
     """Queues an API-format prompt, waits for it, and gives its outputs by node."""
     body = {"prompt": prompt, "extra_data": extra_data or {}}
-    number = ask(address, "/prompt", body)["prompt_id"]
+    answer = ask(address, "/prompt", body)
+    number = answer["prompt_id"]
+    if answer["node_errors"]:  # the host leaves out what depends on these and runs the rest
+        raise ServerFailed(f"refused in part: {json.dumps(answer['node_errors'])}")
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         entry = ask(address, f"/history/{number}").get(number)

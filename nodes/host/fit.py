@@ -25,6 +25,7 @@ from ...bayesdiff_core.llla import About, Llla
 from ...bayesdiff_core.posterior import FeatureStatistics
 from ...bayesdiff_core.rules import NoiseEnergy
 from ..llla_file import PACK_VERSION
+from . import memory
 from .last_layers import LastAffine, last_layer_of
 from .layer_probe import Probe, check_posterior, checkpoint_warning, probe
 from .sampling import slope
@@ -80,7 +81,9 @@ def fit(model, prompts: list, examples: list[Example], settings: Settings, prior
     tasks = _tasks(model.get_model_object("model_sampling"), prompts, examples, settings,
                    start=earlier.about.latents if earlier else 0)
     loop = DataLoop(record, settings)
-    loop.run(model, {**dict(enumerate(prompts)), EMPTY: negative}, tasks)
+    with memory.advice("memory ran out with one latent at a time: fit on smaller ones (size, or"
+                       " other latents), or choose structure 'diagonal'."):
+        loop.run(model, {**dict(enumerate(prompts)), EMPTY: negative}, tasks)
     how = {**settings._asdict(), "source": source, "prompts": len(prompts)}
     about = About(record.family, record.path, record.shape, loop.probe.outputs,
                   weight_norm=loop.probe.weight_norm, settings=json.dumps([how]),
@@ -222,8 +225,8 @@ class DataLoop(comfy.samplers.Sampler):
             # The prompt's own prediction: what patches do to guidance is not the network's.
             denoised, = comfy.samplers.calc_cond_batch(model, [guider.conds["positive"]], x, sigma,
                                                        model_options)
-        except comfy.model_management.OOM_EXCEPTION:
-            if len(tasks) == 1:
+        except Exception as error:
+            if len(tasks) == 1 or not memory.ran_out(error):
                 raise
             return False
         chunks = self._tap.take()

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import torch
 
+from ...bayesdiff_core import checks
 from ...bayesdiff_core.trajectory import Trajectory, TrajectoryRecorder, TrajectoryVariance
 from .sampling import SamplerRun
 
@@ -13,6 +14,7 @@ class Recording:
 
     def __init__(self, run: SamplerRun, seeds: list[int], keep: int, deviations: int = 0,
                  early: int = 0):
+        checks.finite("the latent that sampling begins from, with its noise", run.x)
         self._run = run
         self._recorder = TrajectoryRecorder(run.sigmas, run.x.shape, deviations, seeds,
                                             early=early, keep=keep)

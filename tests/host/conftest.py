@@ -14,6 +14,8 @@ from tools.places import REPOSITORY
 
 enter_host()
 
+import comfy.sd  # noqa: E402
+import comfy.taesd.taesd  # noqa: E402
 import folder_paths  # noqa: E402
 
 import nodes as host_nodes  # noqa: E402
@@ -164,3 +166,53 @@ def posterior_of(pack):
         return made[key]
 
     return fit
+
+
+@pytest.fixture(scope="session")
+def fits(pack, load_model):
+    """A full and a diagonal posterior of the tiny Wan."""
+    case, made = Case("wan", load_model("wan"), pack), {}
+    for structure in ("full", "diagonal"):
+        settings = pack.fit.Settings(structure, 5, "uniform", 0.2, 1)
+        made[structure] = pack.fit.fit(case.model, [case.positive],
+                                       [pack.fit.Example(case.latent["samples"])], settings).llla
+    return made
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """models/llla and the output folder, for this test alone."""
+    models, output = tmp_path / "models", tmp_path / "output"
+    models.mkdir()
+    output.mkdir()
+    monkeypatch.setitem(folder_paths.folder_names_and_paths, "llla",
+                        ([str(models)], {".safetensors"}))
+    monkeypatch.setattr(folder_paths, "output_directory", str(output))
+    folder_paths.filename_list_cache.pop("llla", None)
+    yield tmp_path
+    folder_paths.filename_list_cache.pop("llla", None)
+
+
+@pytest.fixture(scope="session")
+def random_vae():
+    """A VAE of the network as the host finds it in a file, with weights that give pictures, not
+    overflow."""
+    def random(shape, seed):
+        return torch.rand(shape, generator=torch.Generator().manual_seed(seed)) - 0.5
+
+    def made(network):
+        shapes = {key: weight.shape for key, weight in network.state_dict().items()}
+        weights = {key: torch.zeros(shape) if len(shape) == 1 else
+                   random(shape, seed) * (14 / shape[1:].numel()) ** 0.5
+                   for seed, (key, shape) in enumerate(shapes.items()) if shape}
+        weights[list(weights)[-1]] += 0.5  # middle grey
+        others = {key: torch.tensor(1.0) for key in shapes.keys() - weights}
+        return comfy.sd.VAE(sd=weights | others)
+
+    return made
+
+
+@pytest.fixture(scope="session")
+def vae(random_vae):
+    """Of pictures: 4 channels, 8 pixels a side."""
+    return random_vae(comfy.taesd.taesd.TAESD())

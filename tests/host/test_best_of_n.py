@@ -182,36 +182,6 @@ def test_progress_rises_over_all_seeds_and_ends_full(case, best_of_n, posterior_
     assert values == sorted(values) and values[-1] == 4 * 3 + 2 * 3
 
 
-class Trouble(Exception):
-    pass
-
-
-@pytest.mark.parametrize("rank_by", ["trajectory variance", "variance, accurate"])
-def test_nothing_is_left_when_a_call_fails_or_is_cancelled(case, best_of_n, posterior_of, rank_by):
-    case = case("sd3")
-    posterior_of(case)
-    before = case.stock()["samples"]
-    network = case.model.get_model_object("diffusion_model")
-    with Counter(case) as counter:
-        best_of_n(case, rank_by=rank_by, n=2, keep=1)
-    for failing in range(1, counter.calls + 1):
-        for error in (Trouble, comfy.model_management.InterruptProcessingException):
-            left = [failing]
-
-            def hook(module, inputs, error=error, left=left):
-                left[0] -= 1
-                if not left[0]:
-                    raise error
-            handle = network.register_forward_pre_hook(hook)
-            with pytest.raises(error):
-                best_of_n(case, rank_by=rank_by, n=2, keep=1)
-            handle.remove()
-            assert not any(module._forward_hooks for module in network.modules())
-            assert case.model.wrappers == {}
-            assert case.model.model_options == {"transformer_options": {}}
-    assert torch.equal(case.stock()["samples"], before)
-
-
 def test_cancelling_between_two_seeds_stops(case, pack, best_of_n, monkeypatch):
     case = case("sd3")
     score = pack.tape.total

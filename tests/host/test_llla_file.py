@@ -17,32 +17,6 @@ from tools.places import REPOSITORY
 TENSORS = ["ggn", "energy_sums", "energy_counts", "sketch", "sketch_sigmas", "fingerprint"]
 
 
-@pytest.fixture(scope="session")
-def fits(pack, load_model):
-    """A full and a diagonal posterior of the tiny Wan."""
-    from host.conftest import Case
-    case, made = Case("wan", load_model("wan"), pack), {}
-    for structure in ("full", "diagonal"):
-        settings = pack.fit.Settings(structure, 5, "uniform", 0.2, 1)
-        made[structure] = pack.fit.fit(case.model, [case.positive],
-                                       [pack.fit.Example(case.latent["samples"])], settings).llla
-    return made
-
-
-@pytest.fixture
-def place(tmp_path, monkeypatch):
-    """models/llla and the output folder, for this test alone."""
-    models, output = tmp_path / "models", tmp_path / "output"
-    models.mkdir()
-    output.mkdir()
-    monkeypatch.setitem(folder_paths.folder_names_and_paths, "llla",
-                        ([str(models)], {".safetensors"}))
-    monkeypatch.setattr(folder_paths, "output_directory", str(output))
-    folder_paths.filename_list_cache.pop("llla", None)
-    yield tmp_path
-    folder_paths.filename_list_cache.pop("llla", None)
-
-
 def save_node(pack, made, prefix="mine", folder="models", overwrite=False):
     return pack.llla.BayesDiffLLLASave.execute(made, prefix, folder, overwrite).args[0]
 
@@ -190,10 +164,11 @@ def refused(pack, place):
 
 @pytest.fixture
 def parts(pack, fits, place):
-    """Tensors and header of a sound file."""
+    """Tensors and header of a sound file, without the checksum, which would refuse all changes."""
     path = place / "models" / save_node(pack, fits["full"], "sound")
     with safe_open(path, framework="pt") as file:
-        return {name: file.get_tensor(name).clone() for name in file.keys()}, file.metadata()
+        words = {k: v for k, v in file.metadata().items() if k != "checksum"}
+        return {name: file.get_tensor(name).clone() for name in file.keys()}, words
 
 
 def stored(tensors, words):
@@ -249,7 +224,7 @@ def test_truncated_files_are_refused_at_every_length(refused, parts):
     ("temperature", "-1", "temperature is '-1'"),
     ("weight_norm", "inf", "weight_norm is 'inf'"),
     ("residual_sum", "many", "residual_sum is 'many'"),
-    ("fingerprint", "0123", "fingerprint is '0123' .* as the tensor says"),
+    ("fingerprint", "0123", "fingerprint is '0123' .* as the rest"),
     ("settings", "{}", "settings is .* JSON list"),
     ("settings", "[" * 100_000, "settings is .* JSON list"),
     ("family", "x" * 201, "family is .* 1 to 200"),
@@ -280,22 +255,6 @@ def test_damaged_tensors_are_refused_by_name(refused, parts, name, change, words
     tensors, header = parts
     changed = {**tensors, name: change(tensors.get(name))}
     refused(stored({k: v for k, v in changed.items() if v is not None}, header), words)
-
-
-def test_a_flipped_byte_anywhere_is_an_error_or_still_a_sound_posterior(pack, parts, place):
-    """Whatever the damage, only our own error comes out."""
-    whole = bytearray(stored(*parts))
-    path = place / "models" / "flipped.safetensors"
-    generator = torch.Generator().manual_seed(0)
-    for place_ in torch.randint(0, 3000, (60,), generator=generator).tolist():
-        damaged = bytearray(whole)
-        damaged[place_] ^= 0x15
-        path.write_bytes(damaged)
-        try:
-            made = load_node(pack, path.name).args[0]
-            assert made.ggn.isfinite().all()
-        except pack.BayesDiffError:
-            pass
 
 
 @pytest.mark.parametrize("file", ["../secret.safetensors", "gone.safetensors",

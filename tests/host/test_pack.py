@@ -59,5 +59,18 @@ def test_source_is_plain(path):
     assert not names & {"print", "eval", "exec"}
 
 
+def test_tools_that_read_the_source_find_every_node(node_classes):
+    """As Manager does: direct subclasses of io.ComfyNode, and ids that are written out."""
+    classes, ids = set(), []
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) and "io.ComfyNode" in map(ast.unparse, node.bases):
+                classes.add(node.name)
+            if isinstance(node, ast.keyword) and node.arg == "node_id":
+                ids.append(ast.literal_eval(node.value))
+    assert classes == {node.__name__ for node in node_classes}
+    assert sorted(ids) == sorted(node.GET_SCHEMA().node_id for node in node_classes)
+
+
 def test_pack_knows_the_hosts_own_nodes_module_from_its_own(pack):
     assert hasattr(pack.sampling.host_nodes, "common_ksampler")

@@ -5,7 +5,6 @@ import itertools
 import json
 import weakref
 
-import comfy.model_management
 import comfy.samplers
 import comfy.utils
 import pytest
@@ -268,29 +267,6 @@ def test_a_free_trajectory_gives_gaussian_moves_and_says_so(case, ksampler, resa
     assert "keeps no deviations" in report["notes"][0]
     same, report = resample(trajectory, draw="gaussian")
     assert torch.equal(samples, same) and report["notes"] == []
-
-
-class Trouble(Exception):
-    pass
-
-
-@pytest.mark.parametrize("error", [Trouble, comfy.model_management.InterruptProcessingException])
-def test_nothing_is_left_when_a_call_fails_or_is_cancelled(case, ksampler, resample, error):
-    case = longer(case("sd3"))
-    latent, trajectory = ksampler(case)
-    network = case.model.get_model_object("diffusion_model")
-
-    def fail(module, inputs):
-        raise error
-    handle = network.register_forward_pre_hook(fail)
-    with pytest.raises(error):
-        resample(trajectory)
-    handle.remove()
-    assert not any(module._forward_hooks for module in network.modules())
-    assert case.model.wrappers == {}
-    assert case.model.model_options == {"transformer_options": {}}
-    assert torch.equal(resample(trajectory, strength=0.0, positive=case.positive)[0],
-                       latent["samples"])
 
 
 def test_the_recipe_holds_the_users_model_and_nothing_of_a_run(case, ksampler):

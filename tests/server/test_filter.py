@@ -48,7 +48,7 @@ def graph(prompts=1, prefix="kept", **widgets):
             "scores": ["score", 0], "images": ["score", 2], "latents": ["sample", 0],
             "criterion": "keep n", "z": 1.0, "percent": 25.0, "keep": 3, "threshold": 0.0,
             "allow_empty": False, "groups": "", "reference": "", "reference_mode": "only compare",
-            **widgets}),
+            "picked": "", **widgets}),
         "kept": node("SaveImage", images=["filter", 0], filename_prefix=f"f/{prefix}"),
         "rejected": node("SaveImage", images=["filter", 1], filename_prefix=f"f/{prefix}_not"),
         "latents": node("SaveLatent", samples=["filter", 2], filename_prefix=f"f/{prefix}"),
@@ -147,6 +147,7 @@ def test_reference_is_collected_noticed_and_used(server, prompts):
     one["empty"]["inputs"]["batch_size"] = 1
     one["score"]["inputs"]["images"] = ["colour_0", 0]
     first, = run_prompt(server.address, one)["filter"]["bayesdiff"]
+    del stored["checksum"]  # as by hand
     path.write_text(json.dumps({**stored, "scores": [score / 1e6 for score in stored["scores"]]}))
     second, = run_prompt(server.address, one)["filter"]["bayesdiff"]
     assert first["scores"] == second["scores"] and second["kept"] == []
