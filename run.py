@@ -27,8 +27,8 @@ from tools.places import REPOSITORY, cache_folder
 
 TIERS = ["core", "host", "server", "browser"]
 # Beside the newest host, these on the oldest: each group is a process of its own.
-ON_THE_OLDEST = [["server"], ["host/test_pack.py", "host/test_bit_identity.py",
-                              "host/test_clean_up.py"]]
+ON_THE_OLDEST = [["server/test_server.py", "server/test_llla.py", "server/test_workflows.py"],
+                 ["host/test_pack.py", "host/test_bit_identity.py"]]
 SOAK = [["host/test_bad_files.py", "host/test_clean_up.py", "host/test_numbers.py"], ["soak"]]
 
 

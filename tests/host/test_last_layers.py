@@ -198,7 +198,10 @@ def build(name: str):
     model = config.get_model({}, "", device=CPU)
     assert type(model.diffusion_model) is network_class
     generator = torch.Generator().manual_seed(0)
-    for key, weight in model.diffusion_model.named_parameters():
+    network = model.diffusion_model
+    # SD3's positions are a buffer, and hold whatever was in memory.
+    positions = [(key, each) for key, each in network.named_buffers() if key.endswith("pos_embed")]
+    for key, weight in [*network.named_parameters(), *positions]:
         weight.data = tiny_models.random_weight(key, weight.shape, generator)
     return comfy.model_patcher.ModelPatcher(model, CPU, CPU)
 
