@@ -12,8 +12,10 @@ from .heatmap import deviation_map, resized, without_low_pass
 from .trajectory import Trajectory
 
 SUM, MEAN, CONTRAST, PATCH = "sum", "mean", "local contrast", "worst patch"
-IN_MASK, TRAJECTORY = "inside mask", "trajectory variance"
-SCORES = [SUM, MEAN, CONTRAST, PATCH, IN_MASK, TRAJECTORY]
+IN_MASK, TRAJECTORY, RELATIVE = "inside mask", "trajectory variance", "relative change"
+SCORES = [SUM, MEAN, CONTRAST, PATCH, IN_MASK, TRAJECTORY, RELATIVE]
+LEAST_DETAIL = 1e-6  # of a flat picture, in the latent's unit
+DEFAULT = RELATIVE  # tells most about quality (bench quality)
 
 
 def total(variance: torch.Tensor) -> torch.Tensor:
@@ -42,6 +44,26 @@ def worst_patch(variance: torch.Tensor) -> torch.Tensor:
     return functional.avg_pool2d(local, window, stride=1).flatten(1).amax(1)
 
 
+def relative_change(tail: torch.Tensor, picture: torch.Tensor) -> torch.Tensor:
+    """How much the denoised estimate changed in the last steps, relative to the picture's own
+    detail, or every detailed picture would count as unsure: the squared mean of the trajectory
+    variance's root over the mean standard deviation in windows of 3 x 3."""
+    change = tail.double().sqrt().flatten(1).mean(1).square()
+    return change / detail(picture).clamp(min=LEAST_DETAIL)
+
+
+def detail(picture: torch.Tensor) -> torch.Tensor:
+    """Mean standard deviation in windows of 3 x 3, cut off at the border: B values."""
+    planes = picture.double().reshape(-1, 1, *picture.shape[-2:])
+
+    def window(values: torch.Tensor) -> torch.Tensor:
+        return functional.avg_pool2d(values, 3, stride=1, padding=1, count_include_pad=False)
+
+    planes = planes - planes.mean((2, 3), keepdim=True)  # for the rounding of what follows
+    spread = (window(planes.square()) - window(planes).square()).clamp(min=0).sqrt()
+    return spread.reshape(len(picture), -1).mean(1)
+
+
 def inside(variance: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """Mean variance weighted by a mask of any size: M x H x W, where M is 1, B, or the frames of B
     clips one after the other."""
@@ -65,8 +87,9 @@ def inside(variance: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 
 
 def all_scores(variance: torch.Tensor, tail: torch.Tensor | None = None,
-               mask: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
-    """Every score that the given parts allow, by name."""
+               mask: torch.Tensor | None = None,
+               picture: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+    """Every score that the given parts allow, by name. picture: the latent that was drawn."""
     if not variance.numel():
         raise BayesDiffError(f"the variance has the shape {list(variance.shape)}, which holds no"
                              " image; at least 1 was expected.")
@@ -77,8 +100,16 @@ def all_scores(variance: torch.Tensor, tail: torch.Tensor | None = None,
         found[IN_MASK] = inside(variance, mask)
     if tail is not None:
         found[TRAJECTORY] = mean(tail)
+    if tail is not None and picture is not None:
+        found[RELATIVE] = relative_change(tail, picture)
     return found
 
 
+def default(trajectory: Trajectory) -> torch.Tensor:
+    """DEFAULT of a trajectory, which every sampler mode records: B values."""
+    return relative_change(trajectory.latent_tail(), trajectory.latent_mean())
+
+
 def of_trajectory(trajectory: Trajectory, mask: torch.Tensor | None = None) -> dict:
-    return all_scores(trajectory.latent_variance(), trajectory.latent_tail(), mask)
+    return all_scores(trajectory.latent_variance(), trajectory.latent_tail(), mask,
+                      trajectory.latent_mean())

@@ -1,72 +1,102 @@
-"""What the sampler node costs beside the stock KSampler, on an SD1.5-size network.
+"""What the sampler node costs beside the stock KSampler, on networks of real size.
 
-Stock and every mode run in turn in one process, on the host's own UNet with SD1.5's configuration
-and random weights. time_ratio is wall time over the stock run's of the same turn, the median over
-turns; cpu_ratio is the same of the process's CPU time, which other programs on the machine change
-less; memory_ratio is peak memory over the stock run's. Writes benchmarks/results/overhead.json.
+Stock and every mode run in turn in one process, on the host's own classes with random weights: a
+U-Net of SD1.5's size and a Flux-shaped transformer of about 1 B parameters. time_ratio is wall time
+over the stock run's of the same turn, the median over turns; cpu_ratio is the same of the process's
+CPU time, which other programs on the machine change less; memory_ratio is peak memory over the
+stock run's. Writes benchmarks/results/overhead.json.
 
     python run.py bench overhead [TURNS]
 """
 
 import statistics
 import sys
-import time
+from typing import NamedTuple
 
 import torch
 
-from benchmarks.in_host import forget_peak, pack_module, peak_megabytes, sd15_size_model
+from benchmarks.in_host import flux_shaped_model, measured, pack_module, sd15_size_model
 from benchmarks.report import write
 from tools.in_process import enter_host
 
-SIDE, STEPS, CFG = 16, 20, 7.0
-MODEL = f"sd15-size, latent {SIDE}x{SIDE}, fp32, batch 1"
+STEPS = 20
 OPTIONS = {"nodes": 0, "skip_interval": 4, "deviations": 0, "meaning": "independent",
            "uncertainty_seed": 0, "keep_steps": 10}
+
+
+class Scene(NamedTuple):
+    """A model with all else that KSampler takes."""
+
+    label: str
+    model: object
+    positive: list
+    negative: list
+    channels: int
+    cfg: float
+
+    def settings(self, side: int = 16, steps: int = STEPS, batch: int = 1) -> tuple:
+        latent = {"samples": torch.zeros(batch, self.channels, side, side)}
+        return 1, steps, self.cfg, "euler", "normal", self.positive, self.negative, latent
+
+    def posterior(self, side: int = 16):
+        fit = pack_module("nodes.host.fit")
+        examples = [fit.Example(torch.randn(1, self.channels, side, side), 0)]
+        return fit.fit(self.model, [self.positive], examples,
+                       fit.Settings("full", 4, "uniform", 0.25, 0)).llla
+
+    def stock(self, settings: tuple):
+        import nodes as host_nodes
+        return lambda: host_nodes.common_ksampler(self.model, *settings)
+
+    def ours(self, settings: tuple, mode: str, posterior=None, **options):
+        node = pack_module("nodes.samplers").BayesDiffKSampler
+        return lambda: node.execute(self.model, *settings, 1.0, posterior, mode=mode,
+                                    **{**OPTIONS, **options})
+
+
+def sd15() -> Scene:
+    prompts = [[[torch.randn(1, 77, 768), {}]] for _ in range(2)]
+    return Scene("sd15-size", sd15_size_model(), *prompts, channels=4, cfg=7.0)
+
+
+def flux() -> Scene:
+    prompts = [[[torch.randn(1, 77, 4096), {"pooled_output": torch.randn(1, 768)}]]
+               for _ in range(2)]
+    return Scene("flux-shaped", flux_shaped_model(), *prompts, channels=16, cfg=1.0)
 
 
 @torch.no_grad()
 def main() -> None:
     turns = int(sys.argv[1]) if len(sys.argv) > 1 else 3
     enter_host()
-    import nodes as host_nodes
-    samplers, fit = pack_module("nodes.samplers"), pack_module("nodes.host.fit")
-    model = sd15_size_model()
-    positive, negative = ([[torch.randn(1, 77, 768), {}]] for _ in range(2))
-    latent = {"samples": torch.zeros(1, 4, SIDE, SIDE)}
-    settings = (1, STEPS, CFG, "euler", "normal", positive, negative, latent)
-    examples = [fit.Example(torch.randn(1, 4, SIDE, SIDE), 0)]
-    full = fit.fit(model, [positive], examples, fit.Settings("full", 4, "uniform", 0.25, 0)).llla
-    diagonal = pack_module("bayesdiff_core.llla").with_settings(full, structure="diagonal")
-
-    def ours(mode, posterior):
-        return lambda: samplers.BayesDiffKSampler.execute(model, *settings, 1.0, posterior,
-                                                          mode=mode, **OPTIONS)
-    ways = {("free", ""): ours("free", None), ("light", "full"): ours("light", full),
-            ("accurate", "full"): ours("accurate", full),
-            ("accurate", "diagonal"): ours("accurate", diagonal)}
-    ratios = {way: [] for way in ways}  # of wall time, CPU time and peak memory
-    run(lambda: host_nodes.common_ksampler(model, *settings[:1], 2, *settings[2:]))  # warms up
-    for turn in range(turns):
-        stock = run(lambda: host_nodes.common_ksampler(model, *settings))
-        for way, work in ways.items():
-            ratios[way].append([ours / theirs for ours, theirs in zip(run(work), stock)])
-            print(f"turn {turn}, stock {stock[0]:.1f} s: {way} {ratios[way][-1]}", flush=True)
-    rows = []
-    for mode, structure in ways:
-        wall, cpu, memory = zip(*ratios[mode, structure])
-        rows.append({"model": MODEL, "mode": mode, "posterior": structure, "steps": STEPS,
-                     "cfg": CFG, "time_ratio": round(statistics.median(wall), 3),
-                     "cpu_ratio": round(statistics.median(cpu), 3),
-                     "memory_ratio": round(max(memory), 4)})
+    rows = [row for make in (sd15, flux) for row in rows_of(make(), turns)]
     write("overhead", rows, turns=turns, threads=torch.get_num_threads())
 
 
-def run(work) -> tuple[float, float, float]:
-    """Wall seconds, CPU seconds, peak memory."""
-    forget_peak()
-    started = time.perf_counter(), time.process_time()
-    work()
-    return (time.perf_counter() - started[0], time.process_time() - started[1], peak_megabytes())
+def rows_of(scene: Scene, turns: int) -> list[dict]:
+    settings, full = scene.settings(), scene.posterior()
+    diagonal = pack_module("bayesdiff_core.llla").with_settings(full, structure="diagonal")
+    ways = {("free", ""): scene.ours(settings, "free"),
+            ("light", "full"): scene.ours(settings, "light", full),
+            ("accurate", "full"): scene.ours(settings, "accurate", full),
+            ("accurate", "diagonal"): scene.ours(settings, "accurate", diagonal)}
+    ratios = {way: [] for way in ways}  # of wall time, CPU time and peak memory
+    scene.stock(scene.settings(steps=2))()  # warms up
+    for turn in range(turns):
+        stock = measured(scene.stock(settings))
+        for way, work in ways.items():
+            ratios[way].append(measured(work).over(stock))
+            print(f"turn {turn}, stock {stock.seconds:.1f} s: {way} {ratios[way][-1]}", flush=True)
+    rows = []
+    for mode, structure in ways:
+        wall, cpu, memory = zip(*ratios[mode, structure])
+        rows.append({"model": f"{scene.label}, latent 16x16, fp32, batch 1", "mode": mode,
+                     "posterior": structure, "steps": STEPS, "cfg": scene.cfg,
+                     "time_ratio": round(statistics.median(wall), 3),
+                     "time_ratio_low": round(min(wall), 3), "time_ratio_high": round(max(wall), 3),
+                     "cpu_ratio": round(statistics.median(cpu), 3),
+                     "memory_ratio": round(max(memory), 4)})
+    return rows
 
 
 if __name__ == "__main__":

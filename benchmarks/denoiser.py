@@ -59,9 +59,13 @@ class Denoiser:
         return len(self.labels) * (1 if self.cfg == 1 else 2)
 
 
-def fit(name: str, net, latents: int = 2048, seed: int = 7, **numbers) -> Posterior:
-    """A full posterior from noised training images, a fifth of them without a class."""
+def fit(name: str, net, latents: int = 2048, seed: int = 7, leave_out: int | None = None,
+        **numbers) -> Posterior:
+    """A full posterior from noised training images, a fifth of them without a class; of all classes
+    but `leave_out`."""
     x_all, y_all = images.load(nets.NETS[name][0], nets.SIZE)
+    if leave_out is not None:
+        x_all, y_all = x_all[y_all != leave_out], y_all[y_all != leave_out]
     generator = torch.Generator().manual_seed(seed)
     statistics = FeatureStatistics(last_layer(net))
     levels = nets.eps_sigmas()

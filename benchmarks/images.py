@@ -1,5 +1,6 @@
 """Small real images from npm packages, as float tensors in [-1, 1] with integer labels."""
 
+import functools
 import io
 import json
 import shutil
@@ -86,6 +87,7 @@ def _cifar(size: int) -> tuple[torch.Tensor, torch.Tensor]:
     return _shrink(stacked, size), torch.tensor(labels)
 
 
+@functools.lru_cache(1)
 def load(name: str, size: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Images N x C x size x size in [-1, 1] and labels N, shuffled the same way every time."""
     images, labels = {"emoji": _emoji, "fashion": _fashion, "cifar": _cifar}[name](size)

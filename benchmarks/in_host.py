@@ -1,8 +1,11 @@
-"""What benches share that run in the host: the pack as the host loads it, a big model, memory."""
+"""What benches share that run in the host: the pack as the host loads it, big models, memory."""
 
 import asyncio
 import importlib
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -14,6 +17,13 @@ SD15 = {
     "use_spatial_transformer": True, "transformer_depth": [1, 1, 1, 1, 1, 1, 0, 0],
     "transformer_depth_output": [1] * 9 + [0] * 3, "transformer_depth_middle": 1, "num_heads": 8,
     "num_head_channels": -1, "use_linear_in_transformer": False, "adm_in_channels": None,
+}
+
+FLUX = {
+    "image_model": "flux", "in_channels": 16, "out_channels": 16, "vec_in_dim": 768,
+    "context_in_dim": 4096, "hidden_size": 1536, "mlp_ratio": 4.0, "num_heads": 12, "depth": 6,
+    "depth_single_blocks": 14, "axes_dim": [16, 56, 56], "theta": 10000, "patch_size": 2,
+    "qkv_bias": True, "guidance_embed": True, "txt_ids_dims": [],
 }
 
 
@@ -30,11 +40,20 @@ def pack_module(name: str):
 
 def sd15_size_model():
     """A MODEL of the host's own classes with SD1.5's sizes and random weights, fp32."""
+    import comfy.supported_models
+    return _random_model(comfy.supported_models.SD15({**SD15}))
+
+
+def flux_shaped_model():
+    """The same of Flux, at half its width and a third of its depth: about 1 B parameters."""
+    import comfy.supported_models
+    return _random_model(comfy.supported_models.Flux({**FLUX}))
+
+
+def _random_model(config):
     import comfy.model_management
     import comfy.model_patcher
-    import comfy.supported_models
 
-    config = comfy.supported_models.SD15({**SD15})
     config.set_inference_dtype(torch.float32, None)
     network = config.get_model({}, "", device=torch.device("cpu"))
     generator = torch.Generator().manual_seed(0)
@@ -47,6 +66,23 @@ def sd15_size_model():
     print(f"{count / 1e6:.0f} M parameters", flush=True)
     device = comfy.model_management.get_torch_device()
     return comfy.model_patcher.ModelPatcher(network.eval(), device, device)
+
+
+class Measured(NamedTuple):
+    seconds: float
+    cpu_seconds: float
+    megabytes: float  # the process's peak
+
+    def over(self, other: "Measured") -> list[float]:
+        return [ours / theirs for ours, theirs in zip(self, other)]
+
+
+def measured(work: Callable) -> Measured:
+    forget_peak()
+    started = time.perf_counter(), time.process_time()
+    work()
+    return Measured(time.perf_counter() - started[0], time.process_time() - started[1],
+                    peak_megabytes())
 
 
 def forget_peak() -> None:

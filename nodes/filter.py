@@ -9,7 +9,7 @@ from comfy_execution.graph_utils import ExecutionBlocker
 
 from ..bayesdiff_core import filtering
 from ..bayesdiff_core.checks import BayesDiffError
-from ..bayesdiff_core.scores import total
+from ..bayesdiff_core.scores import default
 from . import metadata, reference_file, viewer
 from .histogram import histogram
 from .sockets import TRAJECTORY
@@ -32,7 +32,7 @@ class BayesDiffFilter(io.ComfyNode):
                     "One score an image, finite, in the order of the batch or list: from a"
                     " BayesDiff sampler or Uncertainty Score.")),
                 TRAJECTORY.Input("trajectory", optional=True, tooltip=(
-                    "Instead of scores, 1 or more: the summed variance of each image is taken.")),
+                    "Instead of scores, 1 or more: each image's relative change is taken.")),
                 io.Image.Input("images", optional=True, tooltip=(
                     "A batch or a list of any sizes, one image a score. Of videos also the frames"
                     " of each clip; link the latents too then.")),
@@ -165,8 +165,7 @@ def _scores(scores, trajectories) -> list[float]:
     if scores is not None:
         values = [float(score) for score in scores]
     elif trajectories is not None:
-        values = [score for part in trajectories
-                  for score in total(part.latent_variance()).tolist()]
+        values = [score for part in trajectories for score in default(part).tolist()]
     else:
         raise BayesDiffError("neither scores nor a trajectory are linked, one of them was expected:"
                              " link an output of a BayesDiff sampler or of Uncertainty Score.")

@@ -5,9 +5,9 @@ import json
 import comfy.samplers
 from comfy_api.latest import io, ui
 
+from ..bayesdiff_core import scores as core_scores
 from ..bayesdiff_core.checks import BayesDiffError
 from ..bayesdiff_core.deviations import MEANINGS
-from ..bayesdiff_core.scores import total
 from ..bayesdiff_core.trajectory import mixed_seed
 from . import viewer
 from .host import sampling
@@ -150,8 +150,11 @@ def _outputs() -> list:
         TRAJECTORY.Output(display_name="trajectory", tooltip="Mean, variance and deviations at the"
                                                              " kept steps."),
         io.Float.Output(display_name="scores", is_output_list=True,
-                        tooltip="Summed variance of each image. High means unsure, or detailed."),
-        io.String.Output(display_name="report", tooltip="JSON: mode, scores, calls, notes."),
+                        tooltip="Relative change of each image, from 0: how much it still changed"
+                                " in the last 40 % of the steps, over its own detail. High means"
+                                " unsure, not bad. Uncertainty Score gives others."),
+        io.String.Output(display_name="report", tooltip="JSON: mode, scores, summed variance,"
+                                                        " calls, notes."),
     ]
 
 
@@ -183,11 +186,12 @@ def _results(latent: dict, latent_image: dict, watcher, options: dict,
              posterior) -> io.NodeOutput:
     trajectory = sampling.with_latents(watcher.trajectory, latent_image, latent)
     variance = trajectory.latent_variance()
-    scores = total(variance).tolist()
+    scores = core_scores.default(trajectory).tolist()
     notes = list(watcher.notes)
     if options["mode"] == "free" and posterior is not None:
         notes.append("a posterior is connected, but mode free does not use it")
-    report = {"mode": options["mode"], "scores": scores, "calls": watcher.calls,
+    report = {"mode": options["mode"], "score": core_scores.DEFAULT, "scores": scores,
+              "summed_variance": core_scores.total(variance).tolist(), "calls": watcher.calls,
               "extra_calls": watcher.extra_calls,
               "kept_steps": trajectory.steps.tolist(), "notes": notes}
     text = "\n".join([

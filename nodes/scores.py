@@ -12,7 +12,8 @@ from . import metadata
 from .heatmap import latent_of
 from .sockets import TRAJECTORY
 
-MISSING = {core.IN_MASK: "a mask", core.TRAJECTORY: "a trajectory"}
+MISSING = {core.IN_MASK: "a mask", core.TRAJECTORY: "a trajectory",
+           core.RELATIVE: "a trajectory"}
 
 
 class BayesDiffScore(io.ComfyNode):
@@ -38,7 +39,7 @@ class BayesDiffScore(io.ComfyNode):
                 io.Image.Input("images", optional=True, tooltip=(
                     "Passed on unchanged, 1 or more. A Save Image behind this node runs after it,"
                     " so its files carry the scores.")),
-                io.Combo.Input("score", options=core.SCORES, default=core.SUM, tooltip=(
+                io.Combo.Input("score", options=core.SCORES, default=core.DEFAULT, tooltip=(
                     "sum: variance summed over pixels and channels, the paper's. mean: that by"
                     " their number, so that sizes compare. local contrast: how far the standard"
                     " deviation is from its local mean (windows of 1/8 of the shorter side), root"

@@ -58,6 +58,34 @@ def test_local_contrast_is_the_root_mean_square_off_the_local_mean(shape):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
+def test_relative_change_is_the_change_over_the_local_standard_deviation(shape):
+    tail, picture = random(*shape), random(*shape, seed=1)
+    for changed, image, score in zip(tail, picture, scores.relative_change(tail, picture)):
+        spreads = []
+        for plane in image.reshape(-1, *image.shape[-2:]).tolist():
+            squares = [[value**2 for value in row] for row in plane]
+            spreads += [math.sqrt(max(square - mean**2, 0)) for (mean, _), (square, _) in
+                        zip(windows(plane, 1, False), windows(squares, 1, False))]
+        roots = [math.sqrt(value) for value in changed.flatten().tolist()]
+        change = (sum(roots) / len(roots)) ** 2
+        assert score.item() == pytest.approx(change / (sum(spreads) / len(spreads)), rel=1e-5)
+
+
+def test_relative_change_grows_with_the_picture_scale_and_ignores_its_brightness():
+    tail, picture = random(2, 4, 8, 8), random(2, 4, 8, 8, seed=1)
+    score = scores.relative_change(tail, picture)
+    assert torch.allclose(scores.relative_change(9 * tail, 3 * picture), 3 * score)
+    assert torch.allclose(scores.relative_change(tail, picture + 100), score, rtol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 8, 8), (1, 4, 1, 1), (2, 3, 16)])
+def test_relative_change_of_a_flat_picture_is_finite_and_without_change_0(shape):
+    flat = torch.full(shape, 0.3)
+    assert torch.isfinite(scores.relative_change(random(*shape), flat)).all()
+    assert not scores.relative_change(torch.zeros(shape), flat).any()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
 def test_worst_patch_is_the_highest_mean_of_a_whole_window(shape):
     variance = random(*shape)
     reach = max(min(shape[-2:]) // 16, 1)
@@ -105,10 +133,11 @@ def test_a_mask_with_the_frames_of_each_clip_follows_them():
 
 
 def test_scores_of_an_image_do_not_depend_on_its_batch_mates():
-    variance, tail, mask = (random(3, 4, 16, 16, seed=s) for s in range(3))
-    together = scores.all_scores(variance, tail, mask[:, 0])
+    variance, tail, mask, picture = (random(3, 4, 16, 16, seed=s) for s in range(4))
+    together = scores.all_scores(variance, tail, mask[:, 0], picture)
     assert list(together) == scores.SCORES
-    for name, alone in scores.all_scores(variance[1:2], tail[1:2], mask[1:2, 0]).items():
+    alone_of = scores.all_scores(variance[1:2], tail[1:2], mask[1:2, 0], picture[1:2])
+    for name, alone in alone_of.items():
         assert alone.item() == pytest.approx(together[name][1].item(), rel=1e-9)
 
 

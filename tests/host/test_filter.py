@@ -143,11 +143,11 @@ def test_frames_of_a_clip_stay_together(parted, trajectory):
     assert by_trajectory.kept_images[0].shape[0] == 9
 
 
-def test_a_trajectory_stands_for_its_summed_variance(parted, trajectory):
+def test_a_trajectory_stands_for_its_relative_change(parted, trajectory, pack):
     parts = [trajectory(), trajectory((1, 4, 3, 3), seed=9)]
     out = parted(trajectory=parts)
-    expected = [float(score) for part in parts
-                for score in part.latent_variance().double().flatten(1).sum(1)]
+    expected = [score for part in parts for score in pack.core.scores.relative_change(
+        part.latent_tail(), part.latent_mean()).tolist()]
     assert json.loads(out.report)["scores"] == pytest.approx(expected)
 
 

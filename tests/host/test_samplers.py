@@ -36,7 +36,7 @@ def batch(case, *indices):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", MODELS)
-def test_every_mode_gives_picture_variance_trajectory_and_scores(case, ksampler, name, mode):
+def test_every_mode_gives_picture_variance_trajectory_and_scores(pack, case, ksampler, name, mode):
     case = batch(case(name), 3, 1)
     case.steps = 5
     stock = case.stock()
@@ -46,11 +46,14 @@ def test_every_mode_gives_picture_variance_trajectory_and_scores(case, ksampler,
     values = variance["samples"]
     assert values.shape == latent["samples"].shape and values.dtype == latent["samples"].dtype
     assert torch.isfinite(values).all() and values.min() >= 0 and values.max() > 0
-    assert scores == pytest.approx(values.double().flatten(1).sum(1).tolist(), rel=1e-5)
+    assert scores == pack.core.scores.of_trajectory(trajectory)["relative change"].tolist()
+    assert min(scores) > 0
     assert torch.allclose(trajectory.latent_mean(), latent["samples"], atol=1e-4)
     assert trajectory.steps.tolist() == list(range(6))
     said = json.loads(report)
     assert said["scores"] == scores and said["mode"] == mode
+    assert said["summed_variance"] == pytest.approx(values.double().flatten(1).sum(1).tolist(),
+                                                    rel=1e-5)
     assert said["calls"] == 5
     # light: one in five; accurate: half, rounded down; paper: S = 10 on steps 2 and 4
     assert said["extra_calls"] == {"free": 0, "light": 1, "accurate": 2, "paper": 20}[mode]
