@@ -19,7 +19,7 @@ from benchmarks.in_host import flux_shaped_model, measured, pack_module, sd15_si
 from benchmarks.report import write
 from tools.in_process import enter_host
 
-STEPS = 20
+STEPS = 10
 OPTIONS = {"nodes": 0, "skip_interval": 4, "deviations": 0, "meaning": "independent",
            "uncertainty_seed": 0, "keep_steps": 10}
 

