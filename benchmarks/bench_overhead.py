@@ -6,7 +6,7 @@ over the stock run's of the same turn, the median over turns; cpu_ratio is the s
 CPU time, which other programs on the machine change less; memory_ratio is peak memory over the
 stock run's. Writes benchmarks/results/overhead.json.
 
-    python run.py bench overhead [TURNS]
+    python run.py bench overhead [TURNS [MODEL]]    MODEL: only sd15 or flux, the other's rows stay
 """
 
 import statistics
@@ -16,10 +16,9 @@ from typing import NamedTuple
 import torch
 
 from benchmarks.in_host import flux_shaped_model, measured, pack_module, sd15_size_model
-from benchmarks.report import write
+from benchmarks.report import read, write
 from tools.in_process import enter_host
 
-STEPS = 10
 OPTIONS = {"nodes": 0, "skip_interval": 4, "deviations": 0, "meaning": "independent",
            "uncertainty_seed": 0, "keep_steps": 10}
 
@@ -33,10 +32,12 @@ class Scene(NamedTuple):
     negative: list
     channels: int
     cfg: float
+    steps: int
 
-    def settings(self, side: int = 16, steps: int = STEPS, batch: int = 1) -> tuple:
+    def settings(self, side: int = 16, steps: int | None = None, batch: int = 1) -> tuple:
         latent = {"samples": torch.zeros(batch, self.channels, side, side)}
-        return 1, steps, self.cfg, "euler", "normal", self.positive, self.negative, latent
+        return (1, steps or self.steps, self.cfg, "euler", "normal", self.positive, self.negative,
+                latent)
 
     def posterior(self, side: int = 16):
         fit = pack_module("nodes.host.fit")
@@ -56,21 +57,25 @@ class Scene(NamedTuple):
 
 def sd15() -> Scene:
     prompts = [[[torch.randn(1, 77, 768), {}]] for _ in range(2)]
-    return Scene("sd15-size", sd15_size_model(), *prompts, channels=4, cfg=7.0)
+    return Scene("sd15-size", sd15_size_model(), *prompts, channels=4, cfg=7.0, steps=20)
 
 
 def flux() -> Scene:
     prompts = [[[torch.randn(1, 77, 4096), {"pooled_output": torch.randn(1, 768)}]]
                for _ in range(2)]
-    return Scene("flux-shaped", flux_shaped_model(), *prompts, channels=16, cfg=1.0)
+    return Scene("flux-shaped", flux_shaped_model(), *prompts, channels=16, cfg=1.0, steps=10)
 
 
 @torch.no_grad()
 def main() -> None:
     turns = int(sys.argv[1]) if len(sys.argv) > 1 else 3
+    makers = {"sd15": sd15, "flux": flux}
+    chosen = sys.argv[2:] or list(makers)
     enter_host()
-    rows = [row for make in (sd15, flux) for row in rows_of(make(), turns)]
-    write("overhead", rows, turns=turns, threads=torch.get_num_threads())
+    rows = [row for row in read("overhead")["rows"] if not row["model"].startswith(tuple(chosen))]
+    for name in chosen:
+        rows += rows_of(makers[name](), turns)
+    write("overhead", rows)
 
 
 def rows_of(scene: Scene, turns: int) -> list[dict]:
@@ -91,7 +96,8 @@ def rows_of(scene: Scene, turns: int) -> list[dict]:
     for mode, structure in ways:
         wall, cpu, memory = zip(*ratios[mode, structure])
         rows.append({"model": f"{scene.label}, latent 16x16, fp32, batch 1", "mode": mode,
-                     "posterior": structure, "steps": STEPS, "cfg": scene.cfg,
+                     "posterior": structure, "steps": scene.steps, "cfg": scene.cfg,
+                     "turns": turns, "threads": torch.get_num_threads(),
                      "time_ratio": round(statistics.median(wall), 3),
                      "time_ratio_low": round(min(wall), 3), "time_ratio_high": round(max(wall), 3),
                      "cpu_ratio": round(statistics.median(cpu), 3),
