@@ -63,7 +63,7 @@ def sd15() -> Scene:
 def flux() -> Scene:
     prompts = [[[torch.randn(1, 77, 4096), {"pooled_output": torch.randn(1, 768)}]]
                for _ in range(2)]
-    return Scene("flux-shaped", flux_shaped_model(), *prompts, channels=16, cfg=1.0, steps=10)
+    return Scene("flux-shaped", flux_shaped_model(), *prompts, channels=16, cfg=1.0, steps=6)
 
 
 @torch.no_grad()
