@@ -3,14 +3,15 @@ and what the last layer's variance costs in other ways.
 
 Every point is one run of the node over one of the stock KSampler, in one process, on the U-Net of
 SD1.5's size with random weights; extra_calls is what the node says. The last layer: the same
-features, of one latent of 64 x 64, by our closed form, by 100 draws of the weights as in the paper,
+features, of one latent of 24 x 24, by our closed form, by 100 draws of the weights as in the paper,
 and by laplace-torch. Writes benchmarks/results/scale.json.
 
-    python run.py bench scale
+    python run.py bench scale [last]    last: only the last layer, the points stay
 """
 
 import json
 import statistics
+import sys
 
 import laplace
 import torch
@@ -18,24 +19,28 @@ import torch.nn.functional as F
 
 from benchmarks.bench_overhead import OPTIONS, Scene, sd15
 from benchmarks.in_host import measured
-from benchmarks.report import write
+from benchmarks.report import read, write
 from tools.in_process import enter_host
 
 BASE = {"steps": 8, "batch": 1, "side": 16, "deviations": 0, "nodes": 0}
 CHANGES = {"steps": (4, 16), "batch": (2,), "side": (8, 24), "deviations": (2, 8), "nodes": (2, 8)}
-CHANNELS, OUTPUTS, SIDE, DRAWS, REPEATS = 320, 4, 64, 100, 3  # of SD1.5's last layer
+CHANNELS, OUTPUTS, SIDE, DRAWS, REPEATS = 320, 4, 24, 100, 3  # of SD1.5's last layer
 
 
 @torch.no_grad()
 def main() -> None:
     enter_host()
+    rows = read("scale")["rows"] if sys.argv[1:] == ["last"] else point_rows()
+    write("scale", rows, options={**OPTIONS, **BASE}, last_layer=last_layer_rows(),
+          threads=torch.get_num_threads())
+
+
+def point_rows() -> list[dict]:
     scene = sd15()
     posterior = scene.posterior()
     points = [BASE, *({**BASE, name: value} for name, values in CHANGES.items()
                       for value in values)]
-    rows = [point_row(scene, posterior, point) for point in points]
-    write("scale", rows, options={**OPTIONS, **BASE}, last_layer=last_layer_rows(),
-          threads=torch.get_num_threads())
+    return [point_row(scene, posterior, point) for point in points]
 
 
 def point_row(scene: Scene, posterior, point: dict) -> dict:
@@ -66,7 +71,7 @@ def last_layer_rows() -> list[dict]:
     layer = LastLayer(CHANNELS, kernel=3)
 
     def ours(structure: str):
-        collected = FeatureStatistics(layer)
+        collected = FeatureStatistics(layer, structure)
         collected.add(phi)
         made = posterior(collected, structure, prior_precision=1.0, noise_variance=1.0)
         return lambda: made.predictive_variance(phi)
