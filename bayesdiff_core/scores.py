@@ -15,7 +15,7 @@ SUM, MEAN, CONTRAST, PATCH = "sum", "mean", "local contrast", "worst patch"
 IN_MASK, TRAJECTORY, RELATIVE = "inside mask", "trajectory variance", "relative change"
 SCORES = [SUM, MEAN, CONTRAST, PATCH, IN_MASK, TRAJECTORY, RELATIVE]
 LEAST_DETAIL = 1e-6  # of a flat picture, in the latent's unit
-DEFAULT = RELATIVE  # tells most about quality (bench quality)
+DEFAULT = RELATIVE  # the one above chance on a net that was not used for choosing (bench quality)
 
 
 def total(variance: torch.Tensor) -> torch.Tensor:
