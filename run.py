@@ -11,6 +11,7 @@
 """
 
 import argparse
+import contextlib
 import os
 import signal
 import subprocess
@@ -116,12 +117,32 @@ def _test_all_hosts(options) -> int:
         except environment.SetupError as error:
             print(f"error: ComfyUI {version}: {error}", file=sys.stderr)
         else:
-            for tier in tiers:
-                print(f"== {tier} tests on {host.name}", flush=True)
-                found[version] += _results(options, host, python, [tier], {})
+            print(f"== {' and '.join(tiers)} tests on {host.name}", flush=True)
+            found[version] = _side_by_side(options, host, python, tiers)
         failed += not found[version] or any(r.outcome == "failed" for r in found[version])
         reports.write_compatibility(found, tiers, " ".join(options.pytest_options[1:]))
     return failed
+
+
+def _side_by_side(options, host, python, tiers) -> list[reports.Result]:
+    """A core for each tier; what they say follows when all have ended."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        files = [Path(folder) / f"{tier}.xml" for tier in tiers]
+        heard = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in tiers]
+        running = [_start_tests(options, host, python, [tier], {"OMP_NUM_THREADS": "1"},
+                                ["--junitxml", str(file)], output)
+                   for tier, file, output in zip(tiers, files, heard, strict=True)]
+        try:
+            for process in running:
+                process.wait()
+        except KeyboardInterrupt:
+            for process in running:
+                _let_finish(process)
+            raise
+        for output in heard:
+            output.seek(0)
+            print(output.read(), flush=True)
+        return [result for file in files for result in reports.results(file)]
 
 
 def _soak(options, host, python) -> int:

@@ -26,9 +26,9 @@ class Result(NamedTuple):
 
 
 def results(path: Path) -> list[Result]:
-    """Out of a file that pytest --junitxml wrote; none if it did not get that far."""
+    """Out of a file that pytest --junitxml wrote. It did not get that far? That is a failure."""
     if not path.is_file():
-        return []
+        return [Result(path.stem, "failed", 0, "the tests broke off", None)]
     found = []
     for case in ElementTree.parse(path).iter("testcase"):
         fault = next((part for part in case if part.tag in ("failure", "error", "skipped")), None)
@@ -48,6 +48,7 @@ def write_compatibility(hosts: dict[str, list[Result]], tiers: list[str], chosen
              f"Written by `python run.py test --all-hosts`: the {' and '.join(tiers)} tests on each"
              f" version{only}.", "",
              "| ComfyUI | passed | skipped | failed | minutes |", "|---|---|---|---|---|"]
+    failed: list[str] = []
     skipped: dict[str, list[str]] = {}
     for version, tests in hosts.items():
         numbers = [_count(tests, outcome) for outcome in ("passed", "skipped", "failed")]
@@ -55,8 +56,13 @@ def write_compatibility(hosts: dict[str, list[Result]], tiers: list[str], chosen
         row = [version, *numbers, f"{minutes:.1f}"] if tests else [version, *["did not run"] * 4]
         lines.append(f"| {' | '.join(map(str, row))} |")
         for test in tests:
+            why = (test.why.splitlines() or [""])[0]
             if test.outcome == "skipped":
-                skipped.setdefault(test.why.splitlines()[0], []).append(version)
+                skipped.setdefault(why, []).append(version)
+            elif test.outcome == "failed":
+                failed.append(f"- {version}: `{test.name}`: {why}")
+    if failed:
+        lines += ["", "Failed:", "", *failed]
     if skipped:
         lines += ["", "Skipped, where a version lacks what is tested:", ""]
         lines += [f"- {why} ({len(versions)} times; {', '.join(dict.fromkeys(versions))})"
