@@ -17,7 +17,7 @@ from tools.in_process import enter_host
 
 CLASSES, SEEDS, STEPS, CFG = 4, 24, 20, 3.0
 FRACTIONS = (0.25, 0.5, 0.75)
-SCORES = ("trajectory variance", "variance, accurate")
+SCORES = ("relative change", "trajectory variance", "variance, accurate")
 
 
 @torch.no_grad()
@@ -57,6 +57,7 @@ def on_the_way(demo, positive, posterior, score: str) -> tuple[list[list[float]]
     all take the same."""
     sampling, tape = pack_module("nodes.host.sampling"), pack_module("nodes.host.tape")
     best_of_n, samplers = pack_module("nodes.best_of_n"), pack_module("nodes.samplers")
+    rank = best_of_n.RANKS[score]
     latent = {"samples": torch.zeros(1, 12, 16, 16)}
 
     def sample(watcher, seed: int) -> dict:
@@ -66,8 +67,8 @@ def on_the_way(demo, positive, posterior, score: str) -> tuple[list[list[float]]
     found = []
     for seed in range(SEEDS):
         watcher = samplers.watcher_for(demo.model, posterior, latent, keep_steps=2,
-                                       uncertainty_seed=0, mode=best_of_n.MODES[score])
-        run = tape.Taped(watcher, seed, sample)
+                                       uncertainty_seed=0, mode=rank.mode)
+        run = tape.Taped(watcher, seed, sample, rank.score)
         calls = []
         for stop in [*(round(fraction * STEPS) for fraction in FRACTIONS), None]:
             run.go(stop, 0, STEPS)

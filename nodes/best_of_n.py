@@ -1,10 +1,13 @@
 """Best of N: many seeds to a step, the surest ones to the end."""
 
 import json
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from comfy_api.latest import io, ui
 
+from ..bayesdiff_core import scores
 from ..bayesdiff_core.checks import BayesDiffError
 from ..bayesdiff_core.selection import WAYS, Stop, planned_steps, stops
 from .host import sampling
@@ -12,8 +15,21 @@ from .host.tape import Taped
 from .samplers import ksampler_inputs, watcher_for
 from .sockets import LLLA, TRAJECTORY
 
-MODES = {"trajectory variance": "free", "variance, light": "light",
-         "variance, accurate": "accurate"}
+
+class Rank(NamedTuple):
+    """How runs are compared: the sampler mode, and score(variance, latent)."""
+
+    mode: str
+    score: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def _summed(variance: torch.Tensor, latent: torch.Tensor) -> torch.Tensor:
+    return scores.total(variance)
+
+
+RANKS = {scores.RELATIVE: Rank("free", scores.relative_change),
+         scores.TRAJECTORY: Rank("free", _summed),
+         "variance, light": Rank("light", _summed), "variance, accurate": Rank("accurate", _summed)}
 
 
 class BayesDiffBestOfN(io.ComfyNode):
@@ -28,7 +44,7 @@ class BayesDiffBestOfN(io.ComfyNode):
             inputs=[
                 *ksampler_inputs(
                     seed="The first seed; the others are seed + 1, seed + 2, ...",
-                    sampler="The sampler. dpm_adaptive only with trajectory variance.",
+                    sampler="The sampler. dpm_adaptive not with ranking by variance.",
                     latent="The latent to denoise: one image or one clip, which every seed starts"
                            " from."),
                 LLLA.Input("posterior", optional=True,
@@ -44,11 +60,13 @@ class BayesDiffBestOfN(io.ComfyNode):
                                tooltip="once: all others are dropped at `at`. halving: half of the"
                                        " seeds are dropped at each of several stops, evenly spaced"
                                        " up to `at`; saves more, ranks more roughly."),
-                io.Combo.Input("rank_by", options=list(MODES), default="trajectory variance",
+                io.Combo.Input("rank_by", options=list(RANKS), default=scores.DEFAULT,
                                tooltip="Lowest is best. trajectory variance: how much the denoised"
-                                       " estimate still changes; no posterior, no extra calls."
-                                       " variance: the model's uncertainty; light takes extra calls"
-                                       " for a fifth of the steps, accurate for half of them."),
+                                       " estimate still changes. relative change: that by the"
+                                       " picture's own detail. Neither needs a posterior or extra"
+                                       " calls. variance: the model's uncertainty; light takes"
+                                       " extra calls for a fifth of the steps, accurate for half of"
+                                       " them."),
                 io.Int.Input("uncertainty_seed", default=0, min=0, max=0xffffffffffffffff,
                              advanced=True,
                              tooltip="Seed of the deviations in ranking by variance, 0 to 2^64 - 1."
@@ -61,15 +79,16 @@ class BayesDiffBestOfN(io.ComfyNode):
                 io.Latent.Output(display_name="latent",
                                  tooltip="The finished latents as a batch, best first."),
                 io.Latent.Output(display_name="variance",
-                                 tooltip="Variance of each latent value, as it was ranked by, in"
-                                         " the latent's own scale squared."),
+                                 tooltip="Variance of each latent value (trajectory variance, or"
+                                         " the uncertainty's if ranked by it), in the latent's own"
+                                         " scale squared."),
                 TRAJECTORY.Output(display_name="trajectories", is_output_list=True,
                                   tooltip="One of each finished latent, best first."),
                 io.Int.Output(display_name="seeds", is_output_list=True,
                               tooltip="The seed of each finished latent, best first."),
                 io.String.Output(display_name="seeds_text", tooltip="The same, as a line of text."),
                 io.Float.Output(display_name="scores", is_output_list=True,
-                                tooltip="Summed variance of each finished latent, lowest first."),
+                                tooltip="What each finished latent was ranked by, lowest first."),
                 io.String.Output(display_name="report",
                                  tooltip="JSON: every seed with its scores, when it was dropped,"
                                          " calls made and saved."),
@@ -82,7 +101,8 @@ class BayesDiffBestOfN(io.ComfyNode):
     def execute(cls, model, seed, steps, cfg, sampler_name, scheduler, positive, negative,
                 latent_image, denoise, n, keep, at, by, rank_by, uncertainty_seed, keep_steps,
                 posterior=None) -> io.NodeOutput:
-        options = {"mode": MODES[rank_by], "uncertainty_seed": uncertainty_seed,
+        rank = RANKS[rank_by]
+        options = {"mode": rank.mode, "uncertainty_seed": uncertainty_seed,
                    "keep_steps": keep_steps}
         watchers = [watcher_for(model, posterior, latent_image, **options) for _ in range(n)]
         _check_one(latent_image)
@@ -93,7 +113,8 @@ class BayesDiffBestOfN(io.ComfyNode):
             return sampling.sample(model, watcher, seed, steps, cfg, sampler_name, scheduler,
                                    positive, negative, latent_image, denoise)
 
-        runs = [Taped(watcher, (seed + i) % 2**64, sample) for i, watcher in enumerate(watchers)]
+        runs = [Taped(watcher, (seed + i) % 2**64, sample, rank.score)
+                for i, watcher in enumerate(watchers)]
         best = finished(runs, plan, len(levels) - 1)
         return _results(best, runs, plan, latent_image, rank_by)
 
@@ -133,12 +154,12 @@ def _results(best: list[Taped], runs: list[Taped], plan: list[Stop], latent_imag
     latent = {key: value for key, value in best[0].latent.items() if key != "batch_index"}
     latent["samples"] = torch.cat([run.latent["samples"] for run in best])
     variance = torch.cat([trajectory.latent_variance() for trajectory in trajectories])
-    seeds, scores = [run.seed for run in best], [run.scores[-1] for run in best]
+    seeds, final = [run.seed for run in best], [run.scores[-1] for run in best]
     made = sum(run.calls for run in runs)
     alone = sum(run.calls for run in best) / len(best)
     saved = round(alone * len(runs)) - made
     report = {
-        "rank_by": rank_by, "seeds": seeds, "scores": scores,
+        "rank_by": rank_by, "seeds": seeds, "scores": final,
         "stops": [{"step": stop.step, "left": stop.left} for stop in plan],
         "runs": [{"seed": run.seed, "scores": run.scores, "calls": run.calls,
                   "dropped_at": run.dropped_at} for run in runs],
@@ -147,7 +168,7 @@ def _results(best: list[Taped], runs: list[Taped], plan: list[Stop], latent_imag
         f"{len(best)} of {len(runs)} seeds finished, in {made} calls: {saved} saved"
         f" ({100 * saved / (made + saved):.0f} %)",
         *(f"after step {stop.step}: {stop.left} left" for stop in plan),
-        *(f"seed {seed}: {score:.4g}" for seed, score in zip(seeds, scores)), *report["notes"]])
+        *(f"seed {seed}: {score:.4g}" for seed, score in zip(seeds, final)), *report["notes"]])
     return io.NodeOutput(latent, {**latent, "samples": variance.to(latent["samples"])},
-                         trajectories, seeds, ", ".join(map(str, seeds)), scores,
+                         trajectories, seeds, ", ".join(map(str, seeds)), final,
                          json.dumps(report), ui=ui.PreviewText(text))

@@ -2,11 +2,13 @@
 
 import json
 import os
+import platform
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
 
+from tools.environment import TORCH
 from tools.places import REPOSITORY
 
 # Set by `run.py test soak`: the same tests, with more of everything.
@@ -46,7 +48,8 @@ def write_compatibility(hosts: dict[str, list[Result]], tiers: list[str], chosen
     only = f", only those that match `{chosen}`" if chosen else ""
     lines = ["# ComfyUI versions", "",
              f"Written by `python run.py test --all-hosts`: the {' and '.join(tiers)} tests on each"
-             f" version{only}.", "",
+             f" version{only}. {platform.system()}, Python {platform.python_version()},"
+             f" {TORCH[0].replace('==', ' ')}, no GPU; minutes on one core.", "",
              "| ComfyUI | passed | skipped | failed | minutes |", "|---|---|---|---|---|"]
     failed: list[str] = []
     skipped: dict[str, list[str]] = {}
@@ -64,8 +67,8 @@ def write_compatibility(hosts: dict[str, list[Result]], tiers: list[str], chosen
     if failed:
         lines += ["", "Failed:", "", *failed]
     if skipped:
-        lines += ["", "Skipped, where a version lacks what is tested:", ""]
-        lines += [f"- {why} ({len(versions)} times; {', '.join(dict.fromkeys(versions))})"
+        lines += ["", "Skipped:", ""]
+        lines += [f"- {why} ({len(versions)} tests: {', '.join(dict.fromkeys(versions))})"
                   for why, versions in skipped.items()]
     COMPATIBILITY.write_text("\n".join(lines) + "\n", encoding="utf-8")
 

@@ -29,5 +29,5 @@ class Free:
             run.callback({**info, "variance": recording.recent})
 
         x = run.go(callback=callback)
-        self.trajectory = recording.finish(x, recording.tail())
+        self.trajectory = recording.finish(x)
         return x

@@ -45,13 +45,15 @@ class Recording:
             x, variance, *deviations = state()
             self._recorder.add(step, x, variance, self.tail(), *(deviations or [self._none]))
 
-    def finish(self, x: torch.Tensor, variance: torch.Tensor,
+    def finish(self, x: torch.Tensor, variance: torch.Tensor | None = None,
                deviations: torch.Tensor | None = None) -> Trajectory:
-        """With the result, as the host will hand it out."""
+        """With the result, as the host will hand it out. variance: of x; else that of the tail,
+        whose denoised estimates need no scaling."""
         sampling, last = self._run.model_sampling, self._run.sigmas[-1]
         factor = sampling.inverse_noise_scaling(last, torch.ones_like(x[:1, :1]))
+        tail = self.tail()
         self._recorder.add(len(self._run.sigmas) - 1, sampling.inverse_noise_scaling(last, x),
-                           variance * factor**2, self.tail(),
+                           tail if variance is None else variance * factor**2, tail,
                            self._none if deviations is None else deviations * factor)
         scales = latent_scale(self._run.host_model, x.shape)
         return self._recorder.trajectory(*scales)._replace(recipe=self._run.recipe)

@@ -12,7 +12,6 @@ import comfy.model_management
 import torch
 
 from ...bayesdiff_core.checks import BayesDiffError
-from ...bayesdiff_core.scores import total
 from .ghosts import POST_CFG
 from .recording import latent_scale
 from .sampling import SamplerRun, StandIn, Watcher
@@ -30,11 +29,12 @@ class Answer(NamedTuple):
 
 
 class Taped:
-    """A watcher around another. sample(watcher, seed) -> LATENT samples one seed."""
+    """A watcher around another. sample(watcher, seed) -> LATENT samples one seed;
+    score(variance, latent) -> tensor of one number tells how unsure it is."""
 
-    def __init__(self, watcher: Watcher, seed: int, sample):
+    def __init__(self, watcher: Watcher, seed: int, sample, score):
         self.tap, self.watcher, self.seed = watcher.tap, watcher, seed
-        self._sample = sample
+        self._sample, self._score = sample, score
         self._answers: list[Answer] = []
         self._last_x: torch.Tensor | None = None  # what the last taped call was asked
         self._until: int | None = None
@@ -61,7 +61,9 @@ class Taped:
         except _Left:
             return
         self._forget()
-        self.scores.append(float(total(self.watcher.trajectory.latent_variance())))
+        trajectory = self.watcher.trajectory
+        self.scores.append(float(self._score(trajectory.latent_variance(),
+                                             trajectory.latent_mean())))
 
     def drop(self, step: int) -> None:
         self.dropped_at = step
@@ -95,8 +97,10 @@ class Taped:
             run.callback(info)
             if self._until and _reached(self._until, info, run.sigmas):
                 scale, _ = latent_scale(run.host_model, run.x.shape)
-                variance = info["variance"]() * scale.to(run.x).square()
-                self.scores.append(float(total(variance)))
+                scale = scale.to(run.x)
+                # without the format's shift, which no score heeds
+                self.scores.append(float(self._score(info["variance"]() * scale.square(),
+                                                     info["denoised"] * scale)))
                 raise _Left
 
         return self.watcher.run(run._replace(function=function, callback=callback))

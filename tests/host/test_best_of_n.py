@@ -10,9 +10,10 @@ import torch
 
 import nodes as host_nodes
 
-OPTIONS = {"n": 4, "keep": 2, "at": 0.5, "by": "once", "rank_by": "trajectory variance",
+OPTIONS = {"n": 4, "keep": 2, "at": 0.5, "by": "once", "rank_by": "relative change",
            "uncertainty_seed": 5, "keep_steps": 3}
 VARIANCE = {"rank_by": "variance, accurate"}
+FREE = ("relative change", "trajectory variance")
 
 
 @pytest.fixture
@@ -20,7 +21,7 @@ def best_of_n(pack, posterior_of):
     """Runs the node on a case, from seed 7 on; the posterior is connected where it is needed."""
     def run(case, **options):
         options = {**OPTIONS, **options}
-        if options["rank_by"] != OPTIONS["rank_by"]:
+        if options["rank_by"] not in FREE:
             options.setdefault("posterior", posterior_of(case))
         return pack.best_of_n.BayesDiffBestOfN.execute(
             case.model, *case.options(), case.denoise, **options).args
@@ -41,6 +42,14 @@ def alone(pack, case, seed, mode, posterior=None):
     return latent["samples"], variance["samples"], json.loads(report)
 
 
+def detail(picture):
+    """Mean standard deviation of what windows of 3 x 3 hold."""
+    height, width = picture.shape[-2:]
+    return torch.stack([picture[..., max(y - 1, 0):y + 2, max(x - 1, 0):x + 2]
+                        .std((-2, -1), unbiased=False)
+                        for y in range(height) for x in range(width)]).mean()
+
+
 class Counter:
     """Network calls. Not counted at the last layer, which a posterior's fingerprint runs too."""
 
@@ -59,7 +68,7 @@ class Counter:
         self._handle.remove()
 
 
-SAMPLERS = [("trajectory variance", "sd3", name) for name in comfy.samplers.SAMPLER_NAMES]
+SAMPLERS = [("relative change", "sd3", name) for name in comfy.samplers.SAMPLER_NAMES]
 SAMPLERS += [("trajectory variance", "sd15", name)
              for name in ("euler", "dpmpp_2m_sde", "uni_pc", "dpmpp_2m_cfg_pp", "dpm_adaptive")]
 SAMPLERS += [("variance, accurate", "sd3", name)
@@ -74,7 +83,7 @@ def test_a_survivor_is_its_seed_sampled_alone_bit_for_bit(case, pack, best_of_n,
     case = case(name)
     case.sampler, case.steps = sampler, 5
     case.latent["samples"] = case.latent["samples"][..., :4, :5]
-    free, llla = rank_by == "trajectory variance", posterior_of(case)
+    free, llla = rank_by in FREE, posterior_of(case)
     with Counter(case) as counter:
         latent, variance, (trajectory,), (seed,), text, (score,), report = best_of_n(
             case, rank_by=rank_by, n=2, keep=1, at=0.6)
@@ -83,10 +92,11 @@ def test_a_survivor_is_its_seed_sampled_alone_bit_for_bit(case, pack, best_of_n,
     assert seed in (7, 8) and text == str(seed) and said["seeds"] == [seed]
     assert torch.equal(latent["samples"], stock(case, seed))
     with Counter(case) as counter:
-        _, expected, _ = alone(pack, case, seed, "free" if free else "accurate",
+        _, expected, told = alone(pack, case, seed, "free" if free else "accurate",
                                None if free else llla)
     assert torch.equal(variance["samples"], expected)
-    assert score == pytest.approx(expected.double().sum().item(), rel=1e-5)
+    assert score == pytest.approx(
+        told["scores" if rank_by == "relative change" else "summed_variance"][0], rel=1e-5)
     assert torch.allclose(trajectory.latent_mean(), latent["samples"], atol=1e-4)
     if sampler != "dpm_adaptive":  # whose calls depend on the seed
         assert said["calls"] + said["calls_saved"] == 2 * counter.calls
@@ -94,8 +104,8 @@ def test_a_survivor_is_its_seed_sampled_alone_bit_for_bit(case, pack, best_of_n,
         assert said["calls_saved"] > 0 or sampler == "dpm_fast"
 
 
-@pytest.mark.parametrize("rank_by", ["trajectory variance", "variance, light"])
-def test_the_seeds_with_the_lowest_variance_so_far_are_kept(case, pack, best_of_n, posterior_of,
+@pytest.mark.parametrize("rank_by", [*FREE, "variance, light"])
+def test_the_seeds_with_the_lowest_score_so_far_are_kept(case, pack, best_of_n, posterior_of,
                                                             rank_by):
     case = case("sd3")
     case.steps = 6
@@ -112,9 +122,12 @@ def test_the_seeds_with_the_lowest_variance_so_far_are_kept(case, pack, best_of_
     for seed in halfway:  # against the denoised estimates of the stock sampler
         calls = []
         pack.sampling.sample(case.model, case.watcher(calls.append), seed, *case.options()[1:])
-        spread = torch.stack([call.denoised for call in calls[1:3]]).var(0, unbiased=False).sum()
         scale = case.model.model.latent_format.scale_factor
-        assert halfway[seed] == pytest.approx(spread.item() / scale**2, rel=1e-4)
+        two = torch.stack([call.denoised for call in calls[1:3]]) / scale
+        spread = two.var(0, unbiased=False)
+        expected = spread.sum() if rank_by == "trajectory variance" else \
+            spread.sqrt().mean()**2 / detail(two[-1])
+        assert halfway[seed] == pytest.approx(expected.item(), rel=1e-4)
 
 
 def test_all_are_kept_where_all_are_asked_for(case, best_of_n):
@@ -123,13 +136,13 @@ def test_all_are_kept_where_all_are_asked_for(case, best_of_n):
     assert len(latent["samples"]) == 2 and said["calls_saved"] == 0 and said["calls"] == 6
 
 
-@pytest.mark.parametrize("rank_by", ["trajectory variance", "variance, accurate"])
+@pytest.mark.parametrize("rank_by", ["relative change", "variance, accurate"])
 def test_halving_drops_half_at_each_stop_and_keeps_the_bits(case, pack, best_of_n, posterior_of,
                                                             rank_by):
     case, llla = case("sd3"), None
     case.steps, case.sampler = 8, "dpmpp_2m"
     mode = "free"
-    if rank_by != "trajectory variance":
+    if rank_by not in FREE:
         mode, llla = "accurate", posterior_of(case)
     with Counter(case) as counter:
         latent, variance, _, (seed,), _, _, report = best_of_n(case, n=8, keep=1, at=0.75,
@@ -166,7 +179,7 @@ def test_masks_and_clips_work(case, best_of_n, name):
     assert variance["samples"][..., 3:].count_nonzero() == 0 and variance["samples"].max() > 0
 
 
-@pytest.mark.parametrize("rank_by", ["trajectory variance", "variance, accurate"])
+@pytest.mark.parametrize("rank_by", ["relative change", "variance, accurate"])
 def test_progress_rises_over_all_seeds_and_ends_full(case, best_of_n, posterior_of, rank_by):
     case, told = case("sd3"), []
     case.steps = 6
@@ -184,12 +197,12 @@ def test_progress_rises_over_all_seeds_and_ends_full(case, best_of_n, posterior_
 
 def test_cancelling_between_two_seeds_stops(case, pack, best_of_n, monkeypatch):
     case = case("sd3")
-    score = pack.tape.total
+    rank = pack.best_of_n.RANKS["relative change"]
 
-    def cancelling(variance):
+    def cancelling(*args):
         comfy.model_management.interrupt_current_processing(True)
-        return score(variance)
-    monkeypatch.setattr(pack.tape, "total", cancelling)
+        return rank.score(*args)
+    monkeypatch.setitem(pack.best_of_n.RANKS, "relative change", rank._replace(score=cancelling))
     with Counter(case) as counter, \
             pytest.raises(comfy.model_management.InterruptProcessingException):
         best_of_n(case, at=0.67)
