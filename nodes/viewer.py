@@ -54,15 +54,15 @@ def of_heatmap(image: torch.Tensor | None, deviation: torch.Tensor, trajectory: 
         clip = 0 if shared else number // frames
         sheet["frames"][0] |= {"low": float(ends.low[clip]), "high": float(ends.high[clip]),
                                "blank": image is None}
-    shown = [{"result": sheet} for sheet in results]
+    entries = [{"result": sheet} for sheet in results]
     if trajectory is not None:
         steps = of_trajectory(trajectory)["images"]
         each = trajectory.mean.shape[3] if trajectory.mean.ndim == 6 else 1  # latent frames
-        for number, entry in enumerate(shown):
+        for number, entry in enumerate(entries):
             clip, frame = divmod(number, frames)
             at = clip * each + round(frame * (each - 1) / max(frames - 1, 1))
             entry["steps"] = steps[min(at, len(steps) - 1)]["steps"]
-    return _viewer(shown, clips * frames, colour_map, unit)
+    return _viewer(entries, clips * frames, colour_map, unit)
 
 
 def thumbnails(images: list[torch.Tensor], side: int = 64) -> list[dict]:
