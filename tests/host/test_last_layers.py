@@ -5,6 +5,7 @@ features that the tap read. Sizes are odd where the network pads, images and pro
 numbers, so that tokens in a wrong order cannot pass.
 """
 
+import inspect
 import math
 from functools import cache
 from typing import NamedTuple
@@ -270,7 +271,11 @@ def test_wrong_row_is_refused_at_the_first_call(pack, name):
 
 @pytest.mark.parametrize("name", SCATTERED)
 def test_variant_with_its_tokens_elsewhere_is_refused_at_the_first_call(pack, name):
-    pack.last_layers.last_layer_of(build(name))  # its class has a row
+    model = build(name)
+    pack.last_layers.last_layer_of(model)  # its class has a row
+    network = model.get_model_object("diffusion_model")
+    if name == "krea2_edit" and "ref_latents" not in inspect.signature(network.forward).parameters:
+        pytest.skip("Krea2 takes no reference latents in this ComfyUI")
     with pytest.raises(pack.BayesDiffError, match="is not the output .*trajectory variance"):
         sample(pack, name)
 
