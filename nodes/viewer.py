@@ -4,9 +4,12 @@ A sheet is one PNG for an image: a column for each frame, its picture above and 
 below, as 16 bit numbers in red and green, so that the browser can colour them and tell values.
 """
 
+import contextlib
 import logging
 import secrets
+from pathlib import Path
 
+import folder_paths
 import torch
 import torch.nn.functional as F
 from comfy_api.latest import io, ui
@@ -15,7 +18,9 @@ from ..bayesdiff_core import heatmap as maps
 from ..bayesdiff_core.trajectory import Trajectory
 from .host.preview import latent_format_of, quick_rgb
 
-MOST_IMAGES = 64
+FOLDER = "bayesdiff"  # in the temporary folder
+MOST_FILES = 2000  # there: the host clears it only when it starts
+MOST_IMAGES = 64  # of a run
 STEP_SIDE, RESULT_SIDE = 96, 384  # pixels of a frame, at most
 CLIP_PERCENTILE = 99.0
 COLOURS = 64
@@ -25,7 +30,9 @@ def shown(make, *args):
     """What one of the functions below makes; None where the disk takes no file. Pictures for the
     browser must not cost the result that they show."""
     try:
-        return make(*args)
+        made = make(*args)
+        _forget_the_oldest()
+        return made
     except OSError as error:
         logging.warning("BayesDiff: no pictures for the browser: %s", error)
         return None
@@ -114,8 +121,16 @@ def _sheets(pictures: torch.Tensor, deviations: torch.Tensor, steps: list[int] =
 
 def _saved(pictures: torch.Tensor) -> list[dict]:
     """The host cuts fractions off; half a level more keeps every level what it is."""
-    return ui.ImageSaveHelper.save_images(pictures + 0.5 / 255, f"bayesdiff_{secrets.token_hex(4)}",
+    return ui.ImageSaveHelper.save_images(pictures + 0.5 / 255, f"{FOLDER}/{secrets.token_hex(4)}",
                                           io.FolderType.temp, None, compress_level=1)
+
+
+def _forget_the_oldest() -> None:
+    folder = Path(folder_paths.get_temp_directory(), FOLDER)
+    files = sorted(folder.glob("*"), key=lambda file: file.stat().st_mtime_ns)
+    for file in files[:-MOST_FILES]:
+        with contextlib.suppress(OSError):  # someone has it open
+            file.unlink()
 
 
 def _fitted(frames: torch.Tensor, side: int) -> torch.Tensor:

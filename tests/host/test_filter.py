@@ -301,7 +301,7 @@ def test_browser_gets_a_small_picture_of_each_image(parted, tmp_path):
     pictures = random(3, 200, 100, 3)
     out = parted([1.0, 2.0, 3.0], images=[pictures[:1], pictures[1:]])
     shown = out.ui["bayesdiff"][0]["thumbnails"]
-    small = [Image.open(tmp_path / "temp" / file["filename"]) for file in shown]
+    small = [Image.open(tmp_path / "temp" / file["subfolder"] / file["filename"]) for file in shown]
     assert [picture.size for picture in small] == [(32, 64)] * 3
     for picture, whole in zip(small, pictures):
         wanted = F.interpolate(whole.movedim(-1, 0)[None], (64, 32), mode="area")[0]

@@ -306,10 +306,20 @@ def test_a_full_disk_costs_the_pictures_only(run, monkeypatch):
     assert output.ui == {"bayesdiff": [None]} and output.args[0].shape == (2, 48, 40, 3)
 
 
+def test_only_the_newest_pictures_are_kept(run, pack, monkeypatch, tmp_path):
+    monkeypatch.setattr(pack.viewer, "MOST_FILES", 3)
+    (tmp_path / "another.png").touch()
+    shown = [run(random(2, 4, 6, 5)).ui["bayesdiff"][0]["images"] for _ in range(3)]
+    names = [entry["result"]["file"]["filename"] for images in shown for entry in images]
+    assert {file.name for file in (tmp_path / "bayesdiff").iterdir()} == set(names[-3:])
+    assert (tmp_path / "another.png").exists()
+
+
 def read_frame(folder, sheet, column):
     """Picture, deviations and description of a sheet's column, as web/viewer.js reads them."""
     frame, columns = sheet["frames"][column], len(sheet["frames"])
-    pixels = torch.from_numpy(np.array(Image.open(folder / sheet["file"]["filename"]))).float()
+    path = folder / sheet["file"]["subfolder"] / sheet["file"]["filename"]
+    pixels = torch.from_numpy(np.array(Image.open(path))).float()
     height, width = pixels.shape[0] // 2, pixels.shape[1] // columns
     part = pixels[:, column * width:(column + 1) * width]
     codes = 256 * part[height:, :, 0] + part[height:, :, 1]

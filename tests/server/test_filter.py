@@ -94,7 +94,7 @@ def test_kept_pictures_are_saved_with_their_scores(server, prompts):
     assert opened(server, outputs["histogram"])[0].size == (480, 240)
     assert "trajectory variance" in outputs["score"]["text"][0]
     assert len(decided["thumbnails"]) == 4
-    assert (server.base / "temp" / decided["thumbnails"][0]["filename"]).is_file()
+    assert (server.base / "temp" / "bayesdiff" / decided["thumbnails"][0]["filename"]).is_file()
 
 
 def test_a_picture_saved_again_without_a_new_score_carries_none(server, prompts):

@@ -25,7 +25,7 @@ def test_picture_is_the_stock_nodes_and_a_map_is_shown(server, data_sets, name, 
         assert spread.shape == mine.shape and spread.min() >= 0 and spread.max() > 0
     shown = outputs["map"]["bayesdiff"][0]["images"]
     for sheet in shown[0]["steps"], shown[0]["result"]:
-        assert (server.base / "temp" / sheet["file"]["filename"]).is_file()
+        assert (server.base / "temp" / "bayesdiff" / sheet["file"]["filename"]).is_file()
     said = json.loads(outputs["said"]["text"][0])
     assert said["mode"] == mode and len(said["scores"]) == 2 and said["calls"] == 4
 
