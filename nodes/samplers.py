@@ -116,10 +116,10 @@ def _inputs() -> list:
         io.Combo.Input("mode", options=MODES, default="free",
                        tooltip="free: trajectory variance, no posterior, no extra calls."
                                " light: extra network calls for a fifth of the steps, 1.2 times"
-                               " KSampler's calls (1.34 times its time where it was measured)."
-                               " accurate: for half of the steps, 1.5 times (1.58). paper: the"
-                               " published algorithm, 2.5 to 11 times; the only mode that changes"
-                               " the picture."),
+                               " KSampler's calls (1.1 to 1.3 times its time where it was"
+                               " measured). accurate: for half of the steps, 1.5 times (1.4 to"
+                               " 1.6). paper: the published algorithm, 2.5 to 11 times; the only"
+                               " mode that changes the picture."),
         io.Int.Input("nodes", default=0, min=0, max=100, advanced=True,
                      tooltip="light and accurate: noise levels at which deviations are measured,"
                              " 0 to 100; 0 lets the mode choose. More cost more calls."),
