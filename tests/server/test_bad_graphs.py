@@ -152,7 +152,7 @@ def test_what_is_only_unusual_works_and_the_server_lives_on(server, prompts, lat
 
 def failing(first, last=10**6, error="memory", **inputs):
     prompt = changed(model=["faulty", 0], **inputs)
-    prompt["faulty"] = node("FaultyModel", model=["model", 0], first=first, last=last, error=error)
+    prompt["faulty"] = node("FaultyModel", whole=["model", 0], first=first, last=last, error=error)
     return prompt
 
 
@@ -165,7 +165,7 @@ def failing_fit(first, last):
 def failing_map(first, last):
     prompt = mapped(method="pixel", vae=["faulty", 0], draws=3)
     prompt["vae"] = node("VAELoader", vae_name="pixel_space")
-    prompt["faulty"] = node("FaultyVAE", vae=["vae", 0], first=first, last=last, error="memory")
+    prompt["faulty"] = node("FaultyVAE", whole=["vae", 0], first=first, last=last, error="memory")
     return prompt
 
 

@@ -4,10 +4,9 @@ import copy
 
 import comfy.model_management
 from comfy.patcher_extension import WrappersMP
+from comfy_api.latest import ComfyExtension, io
 
 ERRORS = {"memory": comfy.model_management.OOM_EXCEPTION, "fault": RuntimeError}
-WHEN = {"first": ("INT", {"default": 1}), "last": ("INT", {"default": 1}),
-        "error": (list(ERRORS),)}
 
 
 class Fault:
@@ -22,42 +21,52 @@ class Fault:
             raise self.error(f"a fault that was asked for, at call {self.calls}")
 
 
-class FaultyModel:
-    CATEGORY, FUNCTION, RETURN_TYPES = "faults", "make", ("MODEL",)
+def _schema(node_id: str, kind: type) -> io.Schema:
+    return io.Schema(node_id=node_id, category="faults", outputs=[kind.Output()], inputs=[
+        kind.Input("whole"), io.Int.Input("first", default=1), io.Int.Input("last", default=1),
+        io.Combo.Input("error", options=list(ERRORS))])
+
+
+class FaultyModel(io.ComfyNode):
+    @classmethod
+    def define_schema(cls):
+        return _schema("FaultyModel", io.Model)
 
     @classmethod
-    def INPUT_TYPES(cls):
-        return {"required": {"model": ("MODEL",), **WHEN}}
-
-    def make(self, model, first, last, error):
-        fault, clone = Fault(first, last, error), model.clone()
+    def execute(cls, whole, first, last, error) -> io.NodeOutput:
+        fault, clone = Fault(first, last, error), whole.clone()
 
         def apply_model(executor, *args, **kwargs):
             fault()
             return executor(*args, **kwargs)
 
         clone.add_wrapper_with_key(WrappersMP.APPLY_MODEL, "faults", apply_model)
-        return (clone,)
+        return io.NodeOutput(clone)
 
 
-class FaultyVAE:
-    CATEGORY, FUNCTION, RETURN_TYPES = "faults", "make", ("VAE",)
+class FaultyVAE(io.ComfyNode):
+    @classmethod
+    def define_schema(cls):
+        return _schema("FaultyVAE", io.Vae)
 
     @classmethod
-    def INPUT_TYPES(cls):
-        return {"required": {"vae": ("VAE",), **WHEN}}
-
-    def make(self, vae, first, last, error):
-        fault, faulty = Fault(first, last, error), copy.copy(vae)
-        faulty.first_stage_model = copy.copy(vae.first_stage_model)
-        decode = vae.first_stage_model.decode
+    def execute(cls, whole, first, last, error) -> io.NodeOutput:
+        fault, faulty = Fault(first, last, error), copy.copy(whole)
+        faulty.first_stage_model = copy.copy(whole.first_stage_model)
+        decode = whole.first_stage_model.decode
 
         def failing(*args, **kwargs):
             fault()
             return decode(*args, **kwargs)
 
         faulty.first_stage_model.decode = failing
-        return (faulty,)
+        return io.NodeOutput(faulty)
 
 
-NODE_CLASS_MAPPINGS = {"FaultyModel": FaultyModel, "FaultyVAE": FaultyVAE}
+class Faults(ComfyExtension):
+    async def get_node_list(self):
+        return [FaultyModel, FaultyVAE]
+
+
+async def comfy_entrypoint():
+    return Faults()
