@@ -36,6 +36,8 @@ SOAK = [["host/test_bad_files.py", "host/test_clean_up.py", "host/test_numbers.p
 def main() -> int:
     options = _parse()
     signal.signal(signal.SIGTERM, _stop)  # a polite kill cleans up as Ctrl-C does
+    # A script's background job has this one ignored, and so would all that it starts.
+    signal.signal(signal.SIGINT, _stop)
     try:
         host = environment.host_folder(options.host_version)
         python = environment.python_for(host)
