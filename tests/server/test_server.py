@@ -1,10 +1,17 @@
 """The pack in a real server, driven over HTTP."""
 
+import os
 import re
+import signal
+import subprocess
+import sys
+import time
 import urllib.request
 
+import psutil
 import pytest
 
+from tools.places import REPOSITORY
 from tools.server import PACK, ServerFailed, ask, run_prompt
 
 # What each tiny model's report must name.
@@ -55,3 +62,23 @@ def test_help_page_and_translations_are_served(server):
     words = ask(server.address, "/i18n")
     for language in ["en", "zh"]:
         assert "BayesDiff_ModelInfo" in words[language]["nodeDefs"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals are another thing there")
+def test_a_demo_stopped_in_the_background_leaves_no_server(host, tmp_path):
+    """A shell's background job, and all that it starts, is deaf to SIGINT."""
+    demo = subprocess.Popen(
+        [sys.executable, REPOSITORY / "run.py", "demo", "--output", tmp_path / "output"],
+        env={**os.environ, "COMFYUI_PATH": str(host)}, stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN))
+    started, end = [], time.monotonic() + 60
+    while not started and time.monotonic() < end:
+        time.sleep(0.2)
+        started = [child for child in psutil.Process(demo.pid).children(recursive=True)
+                   if str(host / "main.py") in child.cmdline()]
+    assert started, "the demo started no server"
+    demo.terminate()
+    assert demo.wait(60) == 130
+    assert not psutil.wait_procs(started, timeout=10)[1]
+    assert not (tmp_path / "output").exists()
