@@ -9,12 +9,11 @@ from comfy_api.latest import ComfyExtension, io
 folder_paths.add_model_folder_path("llla", os.path.join(folder_paths.models_dir, "llla"))
 folder_paths.folder_names_and_paths["llla"][1].add(".safetensors")
 
-from .nodes import schedule  # noqa: E402
+from .nodes import routes  # noqa: E402
 from .nodes.best_of_n import BayesDiffBestOfN  # noqa: E402
 from .nodes.demo import BayesDiffDemoModel, BayesDiffDemoPrompt  # noqa: E402
 from .nodes.filter import BayesDiffFilter  # noqa: E402
 from .nodes.heatmap import BayesDiffHeatmap  # noqa: E402
-from .nodes.host import forecast  # noqa: E402
 from .nodes.llla import (  # noqa: E402
     BayesDiffLLLAFit,
     BayesDiffLLLALoad,
@@ -23,19 +22,26 @@ from .nodes.llla import (  # noqa: E402
 from .nodes.model_info import BayesDiffModelInfo  # noqa: E402
 from .nodes.resample import BayesDiffResample  # noqa: E402
 from .nodes.samplers import BayesDiffKSampler, BayesDiffSamplerCustom  # noqa: E402
+from .nodes.score_image import BayesDiffScoreImage  # noqa: E402
 from .nodes.scores import BayesDiffScore  # noqa: E402
 from .nodes.selfcheck import BayesDiffSelfCheck  # noqa: E402
+from .nodes.trajectory import (  # noqa: E402
+    BayesDiffTrajectoryAtStep,
+    BayesDiffTrajectoryLoad,
+    BayesDiffTrajectorySave,
+)
 
 WEB_DIRECTORY = "./web"
-forecast.serve(schedule.ROUTE, schedule.answer)
+routes.add()
 
 
 class BayesDiffExtension(ComfyExtension):
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
         return [BayesDiffModelInfo, BayesDiffLLLAFit, BayesDiffLLLASave, BayesDiffLLLALoad,
                 BayesDiffKSampler, BayesDiffSamplerCustom, BayesDiffBestOfN, BayesDiffResample,
-                BayesDiffHeatmap, BayesDiffScore, BayesDiffFilter, BayesDiffSelfCheck,
-                BayesDiffDemoModel, BayesDiffDemoPrompt]
+                BayesDiffTrajectoryAtStep, BayesDiffTrajectorySave, BayesDiffTrajectoryLoad,
+                BayesDiffHeatmap, BayesDiffScore, BayesDiffScoreImage, BayesDiffFilter,
+                BayesDiffSelfCheck, BayesDiffDemoModel, BayesDiffDemoPrompt]
 
 
 async def comfy_entrypoint() -> BayesDiffExtension:

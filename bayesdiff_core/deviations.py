@@ -6,41 +6,40 @@ all that it needs is an answer at every call:
 
     denoised(x + delta) - denoised(x) = Delta_D,  plus the posterior's own part
 
-- At a node, Delta_D is measured with the network, a few deviations in one batched call.
-- Between nodes it stays as measured, and noise that came in since (`fresh`) keeps a share of
+- At a probe level, Delta_D is measured with the network, a few deviations in one batched call.
+- Between them it stays as measured, and noise that came in since (`fresh`) keeps a share of
   itself. True noise keeps the directions that the picture can move in and loses the others; the
   one share stands for both. Keeping nothing, as if the network removed all noise, loses most of
   the variance.
 
-independent: every call adds gamma times random signs, the paper's meaning. Signs, because a sign's
-square is exactly 1. The noise that matters comes in two bands: early, which becomes a few smooth
-modes and needs several nodes, and late, which stays local and needs only the last call. So there
-are `early` deviations, that gather noise up to the last node before the end, and `late` ones, that
-gather it from there on and are measured once. Var is the sum of their mean squares.
+independent: every call adds gamma times random signs, as the paper means it. Signs, because a
+sign's square is exactly 1. The noise that matters comes in two bands: early, which becomes a few
+smooth modes and needs several probe levels, and late, which stays local and needs only the last
+call. So there are `early` deviations, that gather noise up to the last probe level before the end,
+and `late` ones, that gather it from there on and are measured once. Var is the sum of their mean
+squares.
 
 shared: each deviation is one draw of the last layer's weights, kept for the whole trajectory; all
-are measured at every node.
+are measured at every probe level.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Collection
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 
 from . import checks
-from .bayesdiff import Moments, Predict, PredictWithPosterior
 from .checks import BayesDiffError
+from .iteration import Predict
 from .posterior import Predictive
-from .rules import Rule
+from .smoothing import smoothed
 
-MEANINGS = ("independent", "shared")
-KEPT = {"independent": 0.6, "shared": 0.8}  # of fresh noise between nodes; weights make it smooth
-NODES = 4
-NODE_RATIOS = (0.25, 3.0)  # noise-to-signal ratios of the last and the first node
+NOISE_MODELS = ("independent", "shared")
+KEPT = {"independent": 0.6, "shared": 0.8}  # of fresh noise; weights make it smooth
+PROBE_LEVELS = 4
+PROBE_RATIOS = (0.25, 3.0)  # noise-to-signal ratios of the last and the first probe level
 PROBE_RMS = 0.03  # smallest probe, in units of the network's input: bf16 rounding wins below
-NEIGHBOUR = 0.2  # weight of a neighbouring pixel in the smoothed variance
 
 
 class Plan(NamedTuple):
@@ -48,29 +47,28 @@ class Plan(NamedTuple):
 
     early: int
     late: int
-    nodes: tuple[float, ...]  # descending; the early deviations' nodes
-    last: float  # the level of the sampler's last call, where the late ones are measured
+    probe_levels: tuple[float, ...]  # falling; of the early deviations
+    last: float  # where the late ones are measured: the sampler's last call, or 0 for never
 
     @property
     def evaluations(self) -> int:
         """Extra network evaluations an image."""
-        return self.early * len(self.nodes) + self.late
+        return self.early * len(self.probe_levels) + self.late * (self.last > 0)
 
     def steps(self, sigmas: torch.Tensor) -> list[int]:
         """The steps at whose first call something is measured."""
-        levels = {*self.nodes, *([self.last] if self.late else [])}
+        levels = {*self.probe_levels, *([self.last] if self.late else [])} - {0.0}
         return [step for step, sigma in enumerate(sigmas.tolist()) if sigma in levels]
 
 
-def plan(sigmas: torch.Tensor, budget: int, flow: bool = False, nodes: int = 0,
-         deviations: int = 0) -> Plan:
-    """The best use found for `budget` extra evaluations an image (benchmarks/README.md): nodes
-    before more deviations, and a sixth or more for the late ones. A number of nodes or deviations
-    that is given counts instead of the budget."""
-    checks.decreasing(sigmas)
-    checks.at_least("budget of extra network evaluations", budget, 1)
-    levels = node_levels(sigmas, nodes or min(NODES, budget - 1), flow)
-    last = float(sigmas[-2])
+def plan(sigmas: torch.Tensor, budget: int, flow: bool = False, probe_levels: int = 0,
+         deviations: int = 0, steps: Collection[int] | None = None) -> Plan:
+    """The best use found for `budget` extra evaluations an image (benchmarks/README.md): probe
+    levels before more deviations, and a sixth or more for the late ones. A number of either that is
+    given counts instead of the budget. steps: measures at these only; the first has nothing to
+    measure yet."""
+    levels, last = _levels(sigmas, budget, flow, probe_levels or min(PROBE_LEVELS, budget - 1),
+                           steps)
     if deviations:
         return Plan(deviations if levels else 0, deviations, levels, last)
     late = max(1, budget // 6)
@@ -80,23 +78,33 @@ def plan(sigmas: torch.Tensor, budget: int, flow: bool = False, nodes: int = 0,
     return Plan(early, max(late, budget - early * len(levels)), levels, last)
 
 
-def shared_plan(sigmas: torch.Tensor, budget: int, flow: bool = False, nodes: int = 0,
-                deviations: int = 0) -> Plan:
-    """All deviations measured at up to three nodes and at the last call, which is one more."""
+def shared_plan(sigmas: torch.Tensor, budget: int, flow: bool = False, probe_levels: int = 0,
+                deviations: int = 0, steps: Collection[int] | None = None) -> Plan:
+    """All deviations measured at up to three probe levels and at the last call besides."""
+    levels, last = _levels(sigmas, budget, flow, probe_levels or min(3, budget - 1), steps)
+    levels = (*levels, last) if last else levels
+    return Plan(deviations or max(1, budget // max(len(levels), 1)), 0, levels, last)
+
+
+def _levels(sigmas: torch.Tensor, budget: int, flow: bool, count: int,
+            steps: Collection[int] | None) -> tuple[tuple[float, ...], float]:
+    """The probe levels between the first call and the last, and the last one's if it is probed."""
     checks.decreasing(sigmas)
     checks.at_least("budget of extra network evaluations", budget, 1)
-    last = float(sigmas[-2])
-    levels = (*node_levels(sigmas, nodes or min(3, budget - 1), flow), last)
-    return Plan(deviations or max(1, budget // len(levels)), 0, levels, last)
+    last = len(sigmas) - 2
+    if steps is None:
+        return levels_of(sigmas, count, flow), float(sigmas[last])
+    return (tuple(float(sigmas[step]) for step in sorted(steps) if 0 < step < last),
+            float(sigmas[last]) if last in steps else 0.0)
 
 
-def node_levels(sigmas: torch.Tensor, count: int, flow: bool = False) -> tuple[float, ...]:
+def levels_of(sigmas: torch.Tensor, count: int, flow: bool = False) -> tuple[float, ...]:
     """Levels of the schedule nearest to `count` noise-to-signal ratios, spaced evenly in their
     logarithm; between the first and the last call, so fewer where the schedule has no room."""
     inner = [float(s) for s in sigmas[1:-2]]
     if count < 1 or not inner:
         return ()
-    low, high = (math.log(ratio) for ratio in NODE_RATIOS)
+    low, high = (math.log(ratio) for ratio in PROBE_RATIOS)
     wanted = [low + (high - low) * (i + (count == 1) / 2) / max(count - 1, 1) for i in range(count)]
 
     def log_ratio(sigma: float) -> float:
@@ -109,21 +117,22 @@ def node_levels(sigmas: torch.Tensor, count: int, flow: bool = False) -> tuple[f
 class Deviations:
     """The answers a sampler's extra items get, call by call. One object serves one run."""
 
-    def __init__(self, plan: Plan, meaning: str, seeds: list[int], flow: bool = False,
+    def __init__(self, plan: Plan, noise_model: str, seeds: list[int], flow: bool = False,
                  weight_seed: int = 0):
         """seeds: one an image, for its noise; weight_seed: for the weights, which images share."""
-        if meaning not in MEANINGS:
-            raise BayesDiffError(f"meaning is {meaning!r}, one of {MEANINGS} was expected.")
-        if meaning == "shared" and plan.late:
+        if noise_model not in NOISE_MODELS:
+            raise BayesDiffError(f"noise_model is {noise_model!r}, one of {NOISE_MODELS} was"
+                                 " expected.")
+        if noise_model == "shared" and plan.late:
             raise BayesDiffError(f"shared weights take one kind of deviation, the plan has"
                                  f" {plan.late} late ones: use shared_plan.")
         checks.at_least("number of deviations", plan.early + plan.late, 1)
-        self.plan, self.meaning, self.flow = plan, meaning, flow
+        self.plan, self.noise_model, self.flow = plan, noise_model, flow
         self._generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-        self._nodes = list(plan.nodes)
+        self._ahead = list(plan.probe_levels)
         self._measured = False  # the late deviations, at the last call
         self._weight_seed, self._draws = weight_seed, None
-        self._frozen = (0.0, 0.0)  # Delta_D and Delta_eps of the early deviations at their node
+        self._frozen = (0.0, 0.0)  # Delta_D and Delta_eps of the early deviations, as measured
 
     @property
     def count(self) -> int:
@@ -134,17 +143,17 @@ class Deviations:
                 mask: torch.Tensor | float = 1.0) -> torch.Tensor:
         """d(x + deviation) - d(x) for each deviation, count x B x ..., as the posterior sees it.
 
-        predict(x, sigma) -> d is called at nodes only, with a multiple of x's batch. mask is 0
-        where an inpainting model pastes known pixels over x and over what it returns; `predict`
-        does so already, and `predictive` has it in its scale.
+        predict(x, sigma) -> d is called at probe levels only, with a multiple of x's batch. mask
+        is 0 where an inpainting model pastes known pixels over x and over what it returns;
+        `predict` does so already, and `predictive` has it in its scale.
         """
         early, late = deviations.split([self.plan.early, self.plan.late])
-        at_node = bool(self._nodes) and sigma <= self._nodes[0] * (1 + 1e-6)
-        if at_node:
-            self._nodes = [level for level in self._nodes if level < sigma * (1 - 1e-6)]
+        probing = bool(self._ahead) and sigma <= self._ahead[0] * (1 + 1e-6)
+        if probing:
+            self._ahead = [level for level in self._ahead if level < sigma * (1 - 1e-6)]
         at_end = not self._measured and sigma <= self.plan.last * (1 + 1e-6)
         self._measured |= at_end
-        if at_node:
+        if probing:
             early_d = self._measure(sigma, x, early, d, predict, keep=True)
         else:
             early_d = self._transport(sigma, early, *self._frozen, mask)
@@ -153,9 +162,9 @@ class Deviations:
         else:
             late_d = self._transport(sigma, late, 0.0, 0.0, mask)
         answer = torch.cat([early_d, late_d])
-        if self.meaning == "shared":
+        if self.noise_model == "shared":
             return answer + self._from_weights(predictive)
-        gathering = slice(0, len(early)) if self._nodes else slice(len(early), None)
+        gathering = slice(0, len(early)) if self._ahead else slice(len(early), None)
         answer[gathering] += self._signs(len(answer[gathering]), x) * predictive.variance().sqrt()
         return answer
 
@@ -184,7 +193,7 @@ class Deviations:
         signal = self._signal(sigma)
         fresh = deviations - signal * denoised - sigma * eps
         # in a flow's coordinates the signal part of a deviation is 1 - sigma times its Delta_D
-        kept = mask**2 * KEPT[self.meaning] * fresh / max(signal, 1e-3)
+        kept = mask**2 * KEPT[self.noise_model] * fresh / max(signal, 1e-3)
         return (deviations - denoised - kept) / sigma
 
     def _signs(self, count: int, x: torch.Tensor) -> torch.Tensor:
@@ -196,7 +205,8 @@ class Deviations:
     def _from_weights(self, predictive: Predictive) -> torch.Tensor:
         if self._draws is None:
             self._draws = predictive.posterior.draws(
-                self.count, predictive.outputs, torch.Generator().manual_seed(self._weight_seed))
+                self.count, predictive.outputs, torch.Generator().manual_seed(self._weight_seed)
+            ).to(predictive.phi.device)
         return predictive.deviations(self._draws)
 
     def variance(self, deviations: torch.Tensor, smooth: bool = True) -> torch.Tensor:
@@ -204,38 +214,3 @@ class Deviations:
         bands = deviations.split([self.plan.early, self.plan.late])
         total = sum(band.square().mean(0) for band in bands if len(band))
         return smoothed(total) if smooth else total
-
-
-def smoothed(variance: torch.Tensor) -> torch.Tensor:
-    """A light 3 x 3 mean over the last two axes: few deviations leave pixel noise, which this
-    trades for a little blur. Keeps 0 and a constant as they are."""
-    kernel = variance.new_tensor([NEIGHBOUR, 1.0, NEIGHBOUR])
-    kernel = (kernel[:, None] * kernel)[None, None]
-    planes = variance.reshape(-1, 1, *variance.shape[-2:])
-    weight = F.conv2d(torch.ones_like(planes[:1]), kernel, padding=1)
-    return (F.conv2d(planes, kernel, padding=1) / weight).reshape(variance.shape)
-
-
-def sample_with_deviations(predict: Predict, predict_with_posterior: PredictWithPosterior,
-                           x: torch.Tensor, sigmas: torch.Tensor,
-                           rule: Callable[[float, float], Rule],
-                           deviations: Deviations) -> Moments:
-    """A whole run under one of our own rules; the host's samplers call `respond` themselves."""
-    checks.decreasing(sigmas)
-    offsets = torch.zeros(deviations.count, *x.shape, dtype=x.dtype, device=x.device)
-
-    def call(at, at_offsets, sigma):
-        d, predictive = predict_with_posterior(at, sigma)
-        return d, deviations.respond(sigma, at, at_offsets, d, predictive, predict)
-
-    levels = [float(s) for s in sigmas]
-    for sigma, sigma_next in zip(levels, levels[1:]):
-        now = rule(sigma, sigma_next)
-        if now.step.c:
-            raise BayesDiffError("this rule adds noise of its own: run it in the host, which gives"
-                                 " an item and its deviations the same noise.")
-        d, moved = call(x, offsets, sigma)
-        if now.to_mid:
-            d, moved = call(now.to_mid.mean(x, d), now.to_mid.mean(offsets, moved), now.sigma_mid)
-        x, offsets = now.step.mean(x, d), now.step.mean(offsets, moved)
-    return Moments(x, x, deviations.variance(offsets))

@@ -1,4 +1,4 @@
-"""From a variance to what can be looked at: a map of deviations, its colours, and a mask.
+"""From a variance to what can be looked at: a map of deviations, its colors, and a mask.
 
 A map is B x T x H x W, one number at each pixel of each frame; T is 1 for pictures.
 """
@@ -10,8 +10,9 @@ from torch.nn import functional
 
 from . import checks
 from .checks import BayesDiffError
+from .smoothing import window_means
 
-# Published colour maps, at evenly spaced places between low and high. Linear in between, they stay
+# Published color maps, at evenly spaced places between low and high. Linear in between, they stay
 # within 1.3 % of the originals.
 _ANCHORS = {
     "turbo": "30123b 3c3183 434fbb 466be3 4686fa 3ba1fd 29bbec 1ad2d1 1ae4b6 31f299 56fb75 80ff54"
@@ -23,15 +24,15 @@ _ANCHORS = {
     "inferno": "000004 050418 110a30 210c4a 330a5e 450a69 57106d 68166e 781c6d 89226a 9a2865 ab2f5e"
                " bb3755 ca404a d84c3f e35932 ed6925 f47a17 f98d0a fca108 fcb519 f9ca32 f4de52"
                " f2f17b fcffa4",
-    "grey": "000000 ffffff",
+    "gray": "000000 ffffff",
 }
-COLOUR_MAPS = list(_ANCHORS)
+COLOR_MAPS = list(_ANCHORS)
 ROUNDING = 1e-5  # relative differences below this come from float32, not from the model
 
 
-def coloured(values: torch.Tensor, colour_map: str) -> torch.Tensor:
+def colored(values: torch.Tensor, color_map: str) -> torch.Tensor:
     """Numbers in 0..1 -> RGB in 0..1, in a new last dimension."""
-    anchors = torch.tensor(list(bytes.fromhex(_ANCHORS[colour_map])), device=values.device)
+    anchors = torch.tensor(list(bytes.fromhex(_ANCHORS[color_map])), device=values.device)
     anchors = anchors.reshape(-1, 3) / 255
     place = values.clamp(0, 1) * (len(anchors) - 1)
     below = place.long().clamp(max=len(anchors) - 2)
@@ -80,38 +81,22 @@ class DrawVariance:
         return self._squares / (self._count - 1)
 
 
-def without_low_pass(picture: torch.Tensor) -> torch.Tensor:
-    """Frames x H x W x channels less its local mean, over windows of 1/8 of the shorter side."""
-    reach = max(min(picture.shape[1:3]) // 16, 1)
-    return picture - window_means(window_means(picture, reach, 1), reach, 2)
-
-
-def window_means(values: torch.Tensor, reach: int, dim: int) -> torch.Tensor:
-    """Over `reach` entries either side, fewer at the border. The cost does not grow with reach."""
-    length = values.shape[dim]
-    at = torch.arange(length, device=values.device)
-    start, end = (at - reach).clamp(min=0), (at + reach + 1).clamp(max=length)
-    sums = torch.cat([torch.zeros_like(values.narrow(dim, 0, 1)), values.cumsum(dim)], dim)
-    counts = (end - start).reshape(-1, *[1] * (values.ndim - 1 - dim % values.ndim))
-    return (sums.index_select(dim, end) - sums.index_select(dim, start)) / counts
-
-
-class ColourRange(NamedTuple):
-    """The deviations at the low and the high end of the colours, B or 1 values each."""
+class ColorRange(NamedTuple):
+    """The deviations at the low and the high end of the colors, B or 1 values each."""
 
     low: torch.Tensor
     high: torch.Tensor
 
-    def normalised(self, deviation: torch.Tensor) -> torch.Tensor:
+    def normalized(self, deviation: torch.Tensor) -> torch.Tensor:
         """B x ... -> 0..1. A map that is the same everywhere is at the low end."""
         low, high = (end.reshape(-1, *[1] * (deviation.ndim - 1)) for end in self)
         span = torch.where(high - low > ROUNDING * high, high - low, torch.inf)
         return ((deviation - low) / span).clamp(0, 1)
 
 
-def colour_range(deviation: torch.Tensor, percentile: float, shared: bool) -> ColourRange:
+def color_range(deviation: torch.Tensor, percentile: float, shared: bool) -> ColorRange:
     """From the least deviation to a percentile, so that a few high ones do not hide the rest."""
-    return ColourRange(percentiles(deviation, 0, shared),
+    return ColorRange(percentiles(deviation, 0, shared),
                        percentiles(deviation, percentile, shared))
 
 
@@ -129,8 +114,8 @@ def percentiles(values: torch.Tensor, percentile: float, shared: bool) -> torch.
     return torch.lerp(low, values.kthvalue(below + 2, dim=1).values, rank - below)
 
 
-def overlaid(image: torch.Tensor, colours: torch.Tensor, opacity: float) -> torch.Tensor:
-    return torch.lerp(image, colours, opacity)
+def overlaid(image: torch.Tensor, colors: torch.Tensor, opacity: float) -> torch.Tensor:
+    return torch.lerp(image, colors, opacity)
 
 
 def uncertainty_mask(deviation: torch.Tensor, threshold: torch.Tensor | float, grow: int = 0,

@@ -5,7 +5,7 @@ structure can be changed later, and fits of the same layer can be merged.
 
     prior "fixed"     the prior precision is a number and the noise variance 1: the paper's choice
     prior "evidence"  the noise variance is the mean squared residual that the fit measured, and the
-                      prior precision the one that maximises the marginal likelihood given it
+                      prior precision the one that maximizes the marginal likelihood given it
 """
 
 import json
@@ -16,6 +16,7 @@ import torch.nn.functional as F
 
 from . import checks
 from .checks import BayesDiffError
+from .noise_energy import NoiseEnergy
 from .posterior import (
     DiagonalPosterior,
     FeatureStatistics,
@@ -25,7 +26,6 @@ from .posterior import (
     evidence_prior_precision,
     posterior,
 )
-from .rules import NoiseEnergy
 
 PRIORS = ("fixed", "evidence")
 SKETCH_ROWS = 192
@@ -50,7 +50,7 @@ class About(NamedTuple):
 
 class Llla(NamedTuple):
     ggn: torch.Tensor  # A, inputs x inputs or its diagonal, float64
-    energy_sums: torch.Tensor  # of rules.NoiseEnergy, float64
+    energy_sums: torch.Tensor  # of noise_energy.NoiseEnergy, float64
     energy_counts: torch.Tensor
     sketch: torch.Tensor  # some rows u that were seen, rows x inputs, float32
     sketch_sigmas: torch.Tensor  # their noise levels
@@ -136,10 +136,10 @@ def rows_at(phi: torch.Tensor, layer: LastLayer, positions: torch.Tensor) -> tor
 
 
 def statistics_of(llla: Llla) -> FeatureStatistics:
-    """They share their tensor with the Llla."""
+    """What it was made of, to be added to; the Llla, which a cache may hold, stays as it is."""
     about = llla.about
     statistics = FeatureStatistics(about.shape, about.structure)
-    statistics.ggn = llla.ggn
+    statistics.ggn = llla.ggn.clone()
     statistics.latents = about.latents
     statistics.residual_sum = about.residual_sum
     statistics.residual_count = about.residual_count
@@ -149,7 +149,7 @@ def statistics_of(llla: Llla) -> FeatureStatistics:
 def noise_energy_of(llla: Llla) -> NoiseEnergy:
     """Gamma_t for Analytic-DPM."""
     energy = NoiseEnergy(len(llla.energy_sums))
-    energy.sums, energy.counts = llla.energy_sums, llla.energy_counts
+    energy.sums, energy.counts = llla.energy_sums.clone(), llla.energy_counts.clone()
     return energy
 
 
@@ -162,7 +162,7 @@ def row_variance(made: Posterior, rows: torch.Tensor) -> torch.Tensor:
 
 
 def predictive_sd_by_level(llla: Llla) -> list[Level]:
-    """Mean of gamma^2 over the sketch's rows, in groups of neighbouring noise levels, falling."""
+    """Mean of gamma^2 over the sketch's rows, in groups of neighboring noise levels, falling."""
     sigmas, order = llla.sketch_sigmas.double().sort(descending=True, stable=True)
     variance = row_variance(llla.posterior, llla.sketch)[order]
     groups = min(LEVELS, len(sigmas.unique()))

@@ -9,6 +9,7 @@
     gamma^2  the predictive variance u^T Sigma u (eq. post-pred), exact, no weight sampling
 """
 
+import copy
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -147,6 +148,8 @@ class FeatureStatistics:
 class DiagonalPosterior:
     """Independent weights: the paper's structure (appendix A.4)."""
 
+    costly = False
+
     def __init__(self, statistics: FeatureStatistics, prior_precision: float = 1.0,
                  noise_variance: float = 1.0, temperature: float = 1.0):
         _check_numbers(statistics, prior_precision, noise_variance, temperature)
@@ -157,10 +160,17 @@ class DiagonalPosterior:
         self.variance = temperature / (self.eigenvalues + prior_precision)  # inputs
 
     def predictive_variance(self, phi: torch.Tensor, every: int = 1) -> torch.Tensor:
-        """gamma^2 at every position, shared by all outputs: B x 1 x H x W or B x ... x 1."""
+        """gamma^2 at every position, shared by all outputs: B x 1 x H x W or B x ... x 1, with
+        `every` as FullPosterior has it."""
         check_features(phi, self.layer)
         phi = _at_least_float(phi)
-        return _apply(phi.square(), self.variance[None], self.layer).clamp(min=0)
+        total = affine(self.variance[None], self.layer, phi).of(phi.square(), stride=every)
+        total = total.clamp(min=0)
+        return _fill_in(total, every, phi.shape[-2:]) if every > 1 and self.layer.kernel else total
+
+    def placed(self, phi: torch.Tensor) -> "DiagonalPosterior":
+        """Small enough to be brought to the features at every call."""
+        return self
 
     def draws(self, count: int, outputs: int, generator: torch.Generator) -> torch.Tensor:
         """Weight deviations dW ~ N(0, Sigma), count x outputs x inputs; the weights stay."""
@@ -169,6 +179,8 @@ class DiagonalPosterior:
 
 class FullPosterior:
     """Correlated weights of one output; outputs are independent, which the GGN says exactly."""
+
+    costly = True  # beside the network: positions may be left out
 
     def __init__(self, statistics: FeatureStatistics, prior_precision: float = 1.0,
                  noise_variance: float = 1.0, temperature: float = 1.0):
@@ -182,6 +194,20 @@ class FullPosterior:
         self.prior_precision = prior_precision
         variance = temperature / (self.eigenvalues + prior_precision)
         self.factor = (vectors * variance.sqrt()).T  # rows f with Sigma = sum f f^T
+        self._affine: list[Affine] = []
+
+    def placed(self, phi: torch.Tensor) -> "FullPosterior":
+        """The same, ready for many calls with features like these: its factor, tens of megabytes
+        for a large model, is cast, laid out and brought to their device once."""
+        if self._affine and self._affine[0].suits(phi):
+            return self
+        ready = copy.copy(self)
+        ready._affine = self._affine_for(phi)
+        return ready
+
+    def _affine_for(self, phi: torch.Tensor) -> list["Affine"]:
+        phi = _at_least_float(phi)
+        return [affine(rows, self.layer, phi) for rows in self.factor.split(256)]  # bounds memory
 
     def predictive_variance(self, phi: torch.Tensor, every: int = 1) -> torch.Tensor:
         """gamma^2 at every position, shared by all outputs: B x 1 x H x W or B x ... x 1.
@@ -191,8 +217,8 @@ class FullPosterior:
         check_features(phi, self.layer)
         phi = _at_least_float(phi)
         total = 0
-        for rows in self.factor.split(256):  # bounds the memory
-            out = _apply(phi, rows, self.layer, stride=every)
+        for rows in self.placed(phi)._affine:
+            out = rows.of(phi, stride=every)
             total = total + out.square().sum(1 if self.layer.kernel else -1, keepdim=True)
         return _fill_in(total, every, phi.shape[-2:]) if every > 1 and self.layer.kernel else total
 
@@ -217,7 +243,8 @@ def output_deviation(phi: torch.Tensor, draws: torch.Tensor, layer: LastLayer) -
     """What weight deviations (count x outputs x inputs) add to the layer's output, without the
     weights: count x B x outputs x H x W for a convolution, count x B x ... x outputs for tokens."""
     check_features(phi, layer)
-    out = _apply(_at_least_float(phi), draws.flatten(0, 1), layer)
+    phi = _at_least_float(phi)
+    out = affine(draws.flatten(0, 1), layer, phi).of(phi)
     if layer.kernel:
         return out.unflatten(1, draws.shape[:2]).movedim(1, 0)
     return out.unflatten(-1, draws.shape[:2]).movedim(-2, 0)
@@ -267,7 +294,7 @@ def log_evidence(eigenvalues: torch.Tensor, prior_precision: float, weight_norm:
 
 
 def evidence_prior_precision(eigenvalues: torch.Tensor, weight_norm: float, outputs: int) -> float:
-    """The prior precision that maximises log_evidence, by MacKay's fixed point
+    """The prior precision that maximizes log_evidence, by MacKay's fixed point
     prior = effective dimension / weight norm, which every maximum satisfies."""
     checks.positive("weight_norm", weight_norm)
     if not eigenvalues.max() > 0:
@@ -282,15 +309,31 @@ def evidence_prior_precision(eigenvalues: torch.Tensor, weight_norm: float, outp
     return prior
 
 
-def _apply(phi: torch.Tensor, weight: torch.Tensor, layer: LastLayer, stride: int = 1):
-    """The affine layer with other weights, rows x inputs."""
-    weight = weight.to(phi)
-    bias = weight[:, -1] if layer.bias else None
-    weight = weight[:, :-1] if layer.bias else weight
-    if not layer.kernel:
-        return F.linear(phi, weight, bias)
-    shape = (-1, layer.features, layer.kernel, layer.kernel)
-    return F.conv2d(phi, weight.reshape(shape), bias, stride=stride, padding=layer.kernel // 2)
+class Affine(NamedTuple):
+    """The layer with other weights, as its own kind of layer takes them: contiguous."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+
+    def suits(self, phi: torch.Tensor) -> bool:
+        phi = _at_least_float(phi[:0])
+        return (self.weight.device, self.weight.dtype) == (phi.device, phi.dtype)
+
+    def of(self, phi: torch.Tensor, stride: int = 1) -> torch.Tensor:
+        if self.weight.ndim == 2:
+            return F.linear(phi, self.weight, self.bias)
+        return F.conv2d(phi, self.weight, self.bias, stride=stride,
+                        padding=self.weight.shape[-1] // 2)
+
+
+def affine(rows: torch.Tensor, layer: LastLayer, phi: torch.Tensor) -> Affine:
+    """rows x inputs, for features like phi."""
+    rows = rows.to(phi)
+    bias = rows[:, -1].contiguous() if layer.bias else None
+    weight = rows[:, :-1] if layer.bias else rows
+    if layer.kernel:
+        weight = weight.reshape(-1, layer.features, layer.kernel, layer.kernel)
+    return Affine(weight.contiguous(), bias)
 
 
 def _fill_in(coarse: torch.Tensor, every: int, size: tuple[int, int]) -> torch.Tensor:

@@ -9,18 +9,24 @@ from .trajectory import Trajectory, mixed_seed
 UNITS = ("noise level", "posterior")
 
 
+def chosen_step(trajectory: Trajectory, step: int, fraction: float, last: int | None = None) -> int:
+    """`step` if the trajectory keeps it; with -1 the kept one nearest to `fraction` of the steps,
+    up to `last` where that is given."""
+    if step != -1:
+        trajectory.position(step)
+        return step
+    steps = len(trajectory.sigmas) - 1
+    kept = [at for at in trajectory.steps.tolist() if at <= (steps if last is None else last)]
+    return min(kept, key=lambda at: abs(at - fraction * steps))
+
+
 def step_to_leave(trajectory: Trajectory, step: int, fraction: float) -> int:
-    """`step` if the trajectory keeps it and something is left to sample; with -1 the kept one
-    nearest to `fraction` of the steps."""
+    """The chosen step, if something is left to sample from there."""
     last = len(trajectory.sigmas) - 1
-    if step == -1:
-        kept = [at for at in trajectory.steps.tolist() if at < last]
-        return min(kept, key=lambda at: abs(at - fraction * last))
     if step == last:
         raise BayesDiffError(f"step {step} is the result of this trajectory, so nothing is left to"
                              f" sample: one of {trajectory.steps.tolist()[:-1]} was expected.")
-    trajectory.position(step)
-    return step
+    return chosen_step(trajectory, step, fraction, last - 1)
 
 
 def offsets(trajectory: Trajectory, step: int, count: int, seed: int, strength: float, unit: str,
@@ -36,9 +42,9 @@ def offsets(trajectory: Trajectory, step: int, count: int, seed: int, strength: 
     axes = tuple(range(2, drawn.ndim))
     rms = drawn.square().mean(axes, keepdim=True).sqrt()
     if not rms.all():
-        raise BayesDiffError(f"the trajectory has no variance at step {step}, so there is nothing"
-                             " to scale to the noise level: choose another step, or a posterior"
-                             " with a temperature above 0.")
+        raise BayesDiffError(f"there is no variance at step {step}, so there is nothing to scale to"
+                             " the noise level: choose another step, or a posterior with a"
+                             " temperature above 0.")
     return strength * trajectory.sigmas[step] / rms * drawn
 
 

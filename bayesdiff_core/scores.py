@@ -8,12 +8,20 @@ import torch
 from torch.nn import functional
 
 from .checks import BayesDiffError
-from .heatmap import deviation_map, resized, without_low_pass
+from .heatmap import deviation_map, resized
+from .smoothing import without_low_pass
 from .trajectory import Trajectory
 
 SUM, MEAN, CONTRAST, PATCH = "sum", "mean", "local contrast", "worst patch"
 IN_MASK, TRAJECTORY, RELATIVE = "inside mask", "trajectory variance", "relative change"
 SCORES = [SUM, MEAN, CONTRAST, PATCH, IN_MASK, TRAJECTORY, RELATIVE]
+MEASURES = {  # what a number is, in words for a report
+    SUM: "variance summed over pixels and channels", MEAN: "mean variance of a latent value",
+    CONTRAST: "how far the standard deviation is from its local mean",
+    PATCH: "highest mean variance in a window", IN_MASK: "mean variance inside the mask",
+    TRAJECTORY: "how much the picture still changed in the last 40 % of the steps",
+    RELATIVE: "how much the picture still changed in the last 40 % of the steps, over its own"
+              " detail"}
 LEAST_DETAIL = 1e-6  # of a flat picture, in the latent's unit
 DEFAULT = RELATIVE  # the one above chance on a net that was not used for choosing (bench quality)
 
@@ -46,9 +54,9 @@ def worst_patch(variance: torch.Tensor) -> torch.Tensor:
 
 def relative_change(tail: torch.Tensor, picture: torch.Tensor) -> torch.Tensor:
     """How much the denoised estimate changed in the last steps, relative to the picture's own
-    detail, or every detailed picture would count as unsure: the squared mean of the trajectory
-    variance's root over the mean standard deviation in windows of 3 x 3."""
-    change = tail.double().sqrt().flatten(1).mean(1).square()
+    detail, or every detailed picture would count as unsure: the mean of the trajectory variance's
+    root over the mean standard deviation in windows of 3 x 3. A number without a unit."""
+    change = tail.double().sqrt().flatten(1).mean(1)
     return change / detail(picture).clamp(min=LEAST_DETAIL)
 
 
@@ -107,9 +115,9 @@ def all_scores(variance: torch.Tensor, tail: torch.Tensor | None = None,
 
 def default(trajectory: Trajectory) -> torch.Tensor:
     """DEFAULT of a trajectory, which every sampler mode records: B values."""
-    return relative_change(trajectory.latent_tail(), trajectory.latent_mean())
+    return relative_change(trajectory.latent_tail(), trajectory.latent_picture())
 
 
 def of_trajectory(trajectory: Trajectory, mask: torch.Tensor | None = None) -> dict:
     return all_scores(trajectory.latent_variance(), trajectory.latent_tail(), mask,
-                      trajectory.latent_mean())
+                      trajectory.latent_picture())

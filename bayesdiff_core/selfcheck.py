@@ -1,6 +1,7 @@
 """Does a score tell the images a user dislikes from those they like?"""
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -25,16 +26,20 @@ class SelfCheck(NamedTuple):
 
 def self_check(scores: list[float], liked: list[int], disliked: list[int]) -> SelfCheck:
     check_scores(scores)
-    both = sorted(set(liked) & set(disliked))
-    if both:
-        raise BayesDiffError(f"image {both[0]} is both liked and disliked ({len(both)} such): name"
-                             " it once.")
+    refuse_both(liked, disliked)
     good, bad = ([scores[index] for index in indices] for indices in (liked, disliked))
     area = auroc(good, bad)
     low, high = interval(area, len(good), len(bad))
     p_value = permutation_p_value(good, bad)
     return SelfCheck(len(good), len(bad), area, low, high, p_value,
                      _verdict(area, low, high, p_value, len(good), len(bad)))
+
+
+def refuse_both(liked: Sequence[int], disliked: Sequence[int]) -> None:
+    both = sorted(set(liked) & set(disliked))
+    if both:
+        raise BayesDiffError(f"image {both[0]} is both liked and disliked ({len(both)} such): name"
+                             " it once.")
 
 
 def auroc(good: list[float], bad: list[float]) -> float:
@@ -81,10 +86,10 @@ def permutation_p_value(good: list[float], bad: list[float]) -> float:
     for rank in ranks:
         ways[1:, rank:] += ways[:-1, :ways.shape[1] - rank].clone()
     shares = ways[-1] / ways[-1].sum()
-    centre = len(bad) * (size + 1)
-    far = abs(sum(ranks[len(good):]) - centre)
+    center = len(bad) * (size + 1)
+    far = abs(sum(ranks[len(good):]) - center)
     sums = torch.arange(len(shares))
-    return min(float(shares[(sums - centre).abs() >= far].sum()), 1.0)
+    return min(float(shares[(sums - center).abs() >= far].sum()), 1.0)
 
 
 def _double_ranks(values: list[float]) -> list[int]:

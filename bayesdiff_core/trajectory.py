@@ -7,7 +7,7 @@ import torch
 
 from . import checks
 from .checks import BayesDiffError
-from .deviations import smoothed
+from .smoothing import smoothed
 
 DEFAULT_LIMIT = 512 * 2**20  # bytes
 TAIL = 0.4  # of the steps: 10 of 25 told most about quality in a pilot
@@ -32,7 +32,9 @@ class Trajectory(NamedTuple):
     seeds: torch.Tensor  # B: the seed of each image's deviations
     scale: torch.Tensor  # 1 x C x 1 ...
     shift: torch.Tensor
-    recipe: object = None  # how it was sampled, for whoever sampled it; not looked into here
+    recipe: object = None  # how it was sampled, for whoever sampled it; not looked into here. Of a
+    # joined trajectory a tuple of Parts
+    sampled: torch.Tensor | None = None  # B x ...: the picture, where it is not mean[-1] = E(x_0)
 
     @property
     def nbytes(self) -> int:
@@ -51,6 +53,12 @@ class Trajectory(NamedTuple):
         """E(x_t) in the LATENT's scale, B x ..."""
         return self.mean[self.position(step)] * self.scale + self.shift
 
+    def latent_picture(self) -> torch.Tensor:
+        """The result that was drawn, in the LATENT's scale, B x ...: E(x_0) in all modes but paper,
+        which draws eps."""
+        picture = self.mean[self.position(-1)] if self.sampled is None else self.sampled
+        return picture * self.scale + self.shift
+
     def latent_variance(self, step: int = -1) -> torch.Tensor:
         """Var(x_t) in the LATENT's scale, B x ..."""
         return self.variance[self.position(step)] * self.scale.square()
@@ -61,30 +69,86 @@ class Trajectory(NamedTuple):
 
     def draws(self, step: int, count: int, seed: int, independent: bool = False) -> torch.Tensor:
         """`count` offsets from E(x_t) with the variance of the deviations, count x B x ..., in the
-        sampler's space. Of the early deviations random mixtures, so coherent in space; of the late
-        ones, which stay local, noise of their smoothed variance. Independent at each pixel, as in
-        the paper, where that is asked for or none were kept."""
+        sampler's space. Of the K early deviations random mixtures, so coherent in space; of the
+        late ones, which stay local, noise of their smoothed variance. Independent at each pixel,
+        as in the paper, where that is asked for or none were kept.
+
+        Mixtures of K span K dimensions only, so draws of one deviation would all be one pattern:
+        a share 1 / (K + 1) of the early variance is such noise too."""
         checks.at_least("number of draws", count, 1)
         at = self.position(step)
         deviations, variance = self.deviations[at], self.variance[at]
+        mixed = self.early / (self.early + 1)  # share of the early variance
         drawn = []
         for image, image_seed in enumerate(self.seeds.tolist()):
             generator = torch.Generator().manual_seed(mixed_seed(image_seed, seed))
-            if independent or not len(deviations):
-                noise = torch.randn(count, *variance.shape[1:], generator=generator)
-                drawn.append(variance[image].sqrt() * noise)
-                continue
-            early, late = deviations[:, image].split([self.early, len(deviations) - self.early])
-            draw = torch.zeros(count, *variance.shape[1:])
-            if len(early):
-                mixture = torch.randn(count, len(early), generator=generator) / len(early) ** 0.5
-                draw += torch.tensordot(mixture, early, 1)
-            if len(late):
+            local, draw = variance[image], 0.0
+            if len(deviations) and not independent:
+                early, late = deviations[:, image].split([self.early, len(deviations) - self.early])
+                bands = [weight * band.square().mean(0)
+                         for weight, band in ((1 - mixed, early), (1.0, late)) if len(band)]
                 # Smoothing must not leak to pixels that are known.
-                spread = smoothed(late.square().mean(0)).sqrt() * (variance[image] > 0)
-                draw += spread * torch.randn(draw.shape, generator=generator)
-            drawn.append(draw)
+                local = smoothed(sum(bands)) * (local > 0)
+                mixture = torch.randn(count, len(early), generator=generator)
+                draw = torch.tensordot(mixture, early, 1) * (mixed / max(len(early), 1)) ** 0.5
+            noise = torch.randn(count, *variance.shape[1:], generator=generator)
+            drawn.append(draw + local.sqrt() * noise)
         return torch.stack(drawn, dim=1)
+
+
+class Part(NamedTuple):
+    """Of a joined trajectory: how it was sampled, and how many of the images it is."""
+
+    recipe: object
+    images: int
+
+
+def joined(trajectories: list[Trajectory]) -> Trajectory:
+    """One trajectory of all images, in order, which parts_of() takes apart again."""
+    checks.at_least("number of trajectories to join", len(trajectories), 1)
+    first = trajectories[0]
+    for number, other in enumerate(trajectories[1:], 2):
+        for name in ("sigmas", "steps", "early", "scale", "shift"):
+            one, two = (torch.as_tensor(getattr(each, name)) for each in (first, other))
+            if not torch.equal(one, two):
+                raise BayesDiffError(
+                    f"trajectories to be joined differ in their {name}: {one.flatten().tolist()} in"
+                    f" the first and {two.flatten().tolist()} in number {number}. Only those of one"
+                    " model, sampler and number of steps can be joined.")
+        # All but the images.
+        one, two = ((*each.deviations.shape[:2], *each.deviations.shape[3:])
+                    for each in (first, other))
+        if one != two:
+            raise BayesDiffError(f"trajectories to be joined differ in shape (kept steps x"
+                                 f" deviations x latent): {one} in the first and {two} in number"
+                                 f" {number}. Use latents of one size and one mode.")
+    parts = [Part(part.recipe, part.mean.shape[1])
+             for each in trajectories for part in parts_of(each)]
+    if len({each.sampled is None for each in trajectories}) > 1:
+        raise BayesDiffError("trajectories to be joined are of mode paper in part: join those of"
+                             " one mode.")
+    return first._replace(
+        **{name: torch.cat([getattr(each, name) for each in trajectories], dim)
+           for name, dim in (("mean", 1), ("variance", 1), ("tail", 1), ("deviations", 2),
+                             ("seeds", 0), ("sampled", 0)) if getattr(first, name) is not None},
+        recipe=tuple(parts) if len(parts) > 1 else first.recipe)
+
+
+def parts_of(trajectory: Trajectory) -> list[Trajectory]:
+    """What a trajectory was joined of; itself, where it was not."""
+    # A recipe may be a tuple of another kind.
+    if type(trajectory.recipe) is not tuple:
+        return [trajectory]
+    found, at = [], 0
+    for part in trajectory.recipe:
+        images = slice(at, at + part.images)
+        found.append(trajectory._replace(
+            mean=trajectory.mean[:, images], variance=trajectory.variance[:, images],
+            tail=trajectory.tail[:, images], deviations=trajectory.deviations[:, :, images],
+            seeds=trajectory.seeds[images], recipe=part.recipe,
+            sampled=None if trajectory.sampled is None else trajectory.sampled[images]))
+        at += part.images
+    return found
 
 
 def mixed_seed(seed: int, index: int) -> int:

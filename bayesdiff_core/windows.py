@@ -15,7 +15,7 @@ LAGS = [(0, 0), (0, 1), (0, 2), *((down, right) for down in (1, 2) for right in 
 LINE_LAGS = [(0, 0), (0, 1), (0, 2)]
 PLACES = list(itertools.product(range(3), repeat=2))  # in a window, as F.unfold orders them
 FIRST, LAST = 0, -1
-# Window place 0 lags one behind its centre, so it never visits the last line; 2 misses the first.
+# Window place 0 lags one behind its center, so it never visits the last line; 2 misses the first.
 MISSED = {0: LAST, 2: FIRST}
 
 

@@ -8,9 +8,11 @@ from collections.abc import Callable
 import torch
 from PIL import Image
 
-from bayesdiff_core import deviations, schedules
-from bayesdiff_core.bayesdiff import ImageNoise, Moments, bayesdiff
-from bayesdiff_core.moments import moment_iteration
+from bayesdiff_core import deviations, skip_schedule
+from bayesdiff_core.iteration import ImageNoise, Moments
+from bayesdiff_core.paper.algorithm import bayesdiff
+from bayesdiff_core.paper.moments import moment_iteration
+from bayesdiff_core.paper.with_deviations import sample_with_deviations
 from benchmarks import settings
 from benchmarks.report import read, write
 from benchmarks.settings import Scene, Setting
@@ -19,24 +21,25 @@ from tools.places import REPOSITORY
 SEEDS = 3  # every figure is a mean over these
 
 
-def with_deviations(share: float, meaning: str = "independent") -> Callable[[Scene, int], Moments]:
+def with_deviations(share: float, noise_model: str = "independent") -> Callable[[Scene, int],
+                                                                                Moments]:
     def estimate(scene: Scene, seed: int) -> Moments:
         net = scene.denoiser
         flow = net.net.kind == "flow"
         budget = int(share * scene.plain_evaluations / net.plain_evaluations)
-        make = deviations.plan if meaning == "independent" else deviations.shared_plan
+        make = deviations.plan if noise_model == "independent" else deviations.shared_plan
         seeds = [1000 * seed + i for i in range(len(scene.x))]
-        riding = deviations.Deviations(make(scene.sigmas, budget, flow), meaning, seeds, flow,
+        riding = deviations.Deviations(make(scene.sigmas, budget, flow), noise_model, seeds, flow,
                                        weight_seed=seed)
-        return deviations.sample_with_deviations(net, net.with_posterior, scene.x, scene.sigmas,
-                                                 scene.rule, riding)
+        return sample_with_deviations(net, net.with_posterior, scene.x, scene.sigmas, scene.rule,
+                                      riding, settings.same_noise(scene))
     return estimate
 
 
 def papers(samples: int, interval: int) -> Callable[[Scene, int], Moments]:
     """Algorithm 1 (interval 0) or 2; the picture is left alone so that it is the truth's."""
     def estimate(scene: Scene, seed: int) -> Moments:
-        schedule = schedules.by_interval(len(scene.sigmas) - 1, interval)
+        schedule = skip_schedule.by_interval(len(scene.sigmas) - 1, interval)
         seeds = [1000 * seed + i for i in range(len(scene.x))]
         noise = ImageNoise(seeds, scene.x.shape[1:])
         return bayesdiff(scene.denoiser, scene.denoiser.with_posterior, scene.x, scene.sigmas,
@@ -46,7 +49,7 @@ def papers(samples: int, interval: int) -> Callable[[Scene, int], Moments]:
 
 def moments(probes: int, interval: int) -> Callable[[Scene, int], Moments]:
     def estimate(scene: Scene, seed: int) -> Moments:
-        schedule = schedules.by_interval(len(scene.sigmas) - 1, interval)
+        schedule = skip_schedule.by_interval(len(scene.sigmas) - 1, interval)
         return moment_iteration(scene.denoiser, scene.denoiser.with_posterior, scene.x,
                                 scene.sigmas, scene.rule, schedule, probes, _seeded(seed))
     return estimate
@@ -76,7 +79,7 @@ def main() -> None:
         scene = settings.scene(setting)
         truth, first, second = settings.truth(setting, scene)
         halves = agreement(first, second)
-        for name, estimate in ESTIMATORS[setting.meaning].items():
+        for name, estimate in ESTIMATORS[setting.noise_model].items():
             rows.append(_row(setting, scene, name, estimate, truth, halves))
             print(*rows[-1].values(), flush=True)
     draw_maps(Setting("emoji", "ddim", 25, 3.0))
@@ -103,8 +106,15 @@ def draw_maps(setting: Setting) -> None:
         .save(REPOSITORY / "benchmarks" / "results" / "maps.png")
 
 
-@torch.no_grad()
 def _row(setting: Setting, scene: Scene, name, estimate, truth, halves) -> dict:
+    return {"net": setting.net, "sampler": setting.sampler, "steps": setting.steps,
+            "cfg": setting.cfg, "estimator": name, "noise_model": setting.noise_model,
+            "default": name == DEFAULT and setting.noise_model == "independent",
+            **figures(scene, estimate, truth, halves)}
+
+
+@torch.no_grad()
+def figures(scene: Scene, estimate, truth, halves) -> dict:
     measured = []
     for seed in range(SEEDS):
         scene.denoiser.evaluations = 0
@@ -112,10 +122,7 @@ def _row(setting: Setting, scene: Scene, name, estimate, truth, halves) -> dict:
         measured.append([scene.denoiser.evaluations / scene.plain_evaluations,
                          *agreement(result.variance, truth), result.negative_share])
     ratio, score, pixel, total, negative = torch.tensor(measured).mean(0).tolist()
-    return {"net": setting.net, "sampler": setting.sampler, "steps": setting.steps,
-            "cfg": setting.cfg, "estimator": name, "meaning": setting.meaning,
-            "default": name == DEFAULT and setting.meaning == "independent",
-            "calls_ratio": round(ratio, 3), "score_logcorr": round(score, 3),
+    return {"calls_ratio": round(ratio, 3), "score_logcorr": round(score, 3),
             "pixel_corr": round(pixel, 3), "sum_ratio": round(total, 3),
             "negative_share": round(negative, 4),
             "truth_split_half": {"score_logcorr": round(halves[0], 3),

@@ -29,7 +29,7 @@ def main() -> None:
     comfy.utils.set_progress_bar_enabled(False)
     files = pack_module("nodes.demo")
     demo = demo_model.load(files.MODEL_FILE)
-    posterior = pack_module("nodes.llla_file").read(files.POSTERIOR_FILE)
+    posterior = pack_module("nodes.files.llla_file").read(files.POSTERIOR_FILE)
     names = list(demo.classes)[::max(1, len(demo.classes) // CLASSES)][:CLASSES]
     rows = []
     for score in SCORES:
@@ -55,20 +55,20 @@ def main() -> None:
 def on_the_way(demo, positive, posterior, score: str) -> tuple[list[list[float]], list[int]]:
     """Scores of each seed at the fractions and at the end, and the calls that a seed took by then:
     all take the same."""
-    sampling, tape = pack_module("nodes.host.sampling"), pack_module("nodes.host.tape")
+    sampling, resume = pack_module("nodes.host.run.sampling"), pack_module("nodes.host.run.resume")
+    options = pack_module("nodes.host.run.by_mode").Options(keep_steps=2)
     best_of_n, samplers = pack_module("nodes.best_of_n"), pack_module("nodes.samplers")
     rank = best_of_n.RANKS[score]
     latent = {"samples": torch.zeros(1, 12, 16, 16)}
 
-    def sample(watcher, seed: int) -> dict:
-        return sampling.sample(demo.model, watcher, seed, STEPS, CFG, "euler", "normal", positive,
+    def sample(observer, seed: int):
+        return sampling.sample(demo.model, observer, seed, STEPS, CFG, "euler", "normal", positive,
                                demo.no_class, latent)
 
     found = []
     for seed in range(SEEDS):
-        watcher = samplers.watcher_for(demo.model, posterior, latent, keep_steps=2,
-                                       uncertainty_seed=0, mode=rank.mode)
-        run = tape.Taped(watcher, seed, sample, rank.score)
+        observer = samplers.observer_for(rank.mode, demo.model, posterior, latent, options)
+        run = resume.Resumable(observer, seed, sample, rank.score)
         calls = []
         for stop in [*(round(fraction * STEPS) for fraction in FRACTIONS), None]:
             run.go(stop, 0, STEPS)

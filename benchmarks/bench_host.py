@@ -21,7 +21,7 @@ IMAGES, RUNS, STEPS, SEEDS = 9, 64, 20, 2
 SETTINGS = [("euler", 1.0), ("dpmpp_2m", 3.0)]
 MODES = {"light": "deviations, fifth", "accurate": "deviations, half",
          "paper": "paper, S=10, skip 4"}  # and what bench accuracy calls them
-OPTIONS = {"nodes": 0, "skip_interval": 4, "deviations": 0, "meaning": "independent",
+OPTIONS = {"probe_levels": 0, "skip_interval": 4, "deviations": 0, "noise_model": "independent",
            "keep_steps": 2}
 
 
@@ -37,7 +37,7 @@ def main() -> None:
     prompts = list(demo.classes.values())
     vectors = torch.cat([prompts[i % len(prompts)][0][0] for i in range(IMAGES)])
     positive = [[vectors, {"pooled_output": vectors[:, 0]}]]
-    posterior = pack_module("nodes.llla_file").read(files.POSTERIOR_FILE)
+    posterior = pack_module("nodes.files.llla_file").read(files.POSTERIOR_FILE)
     rows = []
     for sampler, cfg in SETTINGS:
         inputs = (3, STEPS, cfg, sampler, "normal", positive, demo.no_class,
@@ -63,15 +63,15 @@ def main() -> None:
 def as_accuracy(row: dict) -> dict:
     mode = row["mode"]
     same = {key: value for key, value in row.items() if key not in ("model", "mode")}
-    return {"net": "demo", **same, "estimator": MODES[mode], "meaning": "independent",
+    return {"net": "demo", **same, "estimator": MODES[mode], "noise_model": "independent",
             "default": mode == "accurate"}
 
 
 def drawn(model, posterior, inputs, run_number: int) -> torch.Tensor:
     """One run of the host's sampler in which every prediction is drawn from the posterior."""
-    sampling = pack_module("nodes.host.sampling")
-    noise_of = pack_module("bayesdiff_core.bayesdiff").ImageNoise
-    predictor = pack_module("nodes.host.predicting").Predictor(model, posterior)
+    sampling = pack_module("nodes.host.run.sampling")
+    noise_of = pack_module("bayesdiff_core.iteration").ImageNoise
+    predictor = pack_module("nodes.host.network.predictor").Predictor(model, posterior)
 
     class Drawing:
         tap = predictor.tap
@@ -94,7 +94,7 @@ def estimated(model, posterior, inputs, mode: str, truth: torch.Tensor) -> dict:
     node = pack_module("nodes.samplers").BayesDiffKSampler
     found = []
     for seed in range(SEEDS):
-        _, variance, _, _, report = node.execute(model, *inputs, 1.0, posterior, mode=mode,
+        _, variance, _, _, report, _ = node.execute(model, *inputs, 1.0, posterior, mode=mode,
                                                  uncertainty_seed=seed, **OPTIONS).args
         said = json.loads(report)
         found.append([1 + said["extra_calls"] / said["calls"],

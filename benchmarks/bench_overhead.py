@@ -19,7 +19,7 @@ from benchmarks.in_host import flux_shaped_model, measured, pack_module, sd15_si
 from benchmarks.report import read, write
 from tools.in_process import enter_host
 
-OPTIONS = {"nodes": 0, "skip_interval": 4, "deviations": 0, "meaning": "independent",
+OPTIONS = {"probe_levels": 0, "skip_interval": 4, "deviations": 0, "noise_model": "independent",
            "uncertainty_seed": 0, "keep_steps": 10}
 
 

@@ -1,9 +1,9 @@
 """Does a score tell good drawings from bad ones, and does dropping by it help?
 
 Small nets draw some thousands of pictures with 50 calls each; the demo model draws through the
-host. A picture is outside the real manifold when it lies in the neighbourhood of no real image of
+host. A picture is outside the real manifold when it lies in the neighborhood of no real image of
 its class (Precision and Recall of Kynkaanniemi et al.), in the features of a network that had no
-part in drawing. Neighbourhoods reach to the tenth neighbour (k = 10): with their k = 3 a tenth of
+part in drawing. Neighborhoods reach to the tenth neighbor (k = 10): with their k = 3 a tenth of
 the real images is outside as well, and the label is mostly chance (`labels`). Every score is
 compared with dropping at random and with trivial rivals, within a class, as scores of different
 prompts do not compare, and across classes. Choices were made on the net "fashion", which has no
@@ -65,7 +65,7 @@ class Pictures:
             nearest[own] = torch.cdist(self.features[own], real).amin(1)
         object.__setattr__(self, "nearest", nearest)
         everything = torch.ones(len(self.real), dtype=torch.bool)
-        for name, k in (("outside", judge.NEIGHBOURS), ("outside_k3", 3)):
+        for name, k in (("outside", judge.NEIGHBORS), ("outside_k3", 3)):
             object.__setattr__(self, name, self.distance(everything, k) > 1)
 
     def first(self, count: int) -> "Pictures":
@@ -86,7 +86,7 @@ class Pictures:
         for label in self.labels.unique():
             made = self.features[kept & (self.labels == label)]
             found.append(inside(self.real[self.real_labels == label], made,
-                                min(judge.NEIGHBOURS, len(made) - 1)))
+                                min(judge.NEIGHBORS, len(made) - 1)))
         return (frechet(self.features[kept], self.real),
                 float((~self.outside[kept]).float().mean()), float(torch.cat(found).float().mean()))
 
@@ -383,7 +383,7 @@ def main() -> None:
         show(table)
     draw_plot(rows)
     write("quality", rows, **more, nets=net_rows(pictures), calls=drawings.CALLS, dropped=DROPPED,
-          random_draws=RANDOM_DRAWS, neighbours=judge.NEIGHBOURS,
+          random_draws=RANDOM_DRAWS, neighbors=judge.NEIGHBORS,
           judges={data: round(judge.load(data).accuracy, 3) for data in ("cifar", "fashion")})
 
 
@@ -397,15 +397,15 @@ def draw_plot(rows: list[dict]) -> None:
     for (dataset, sampler), (above, below) in zip(settings, axes.T):
         part = [row for row in rows if (row["dataset"], row["sampler"]) == (dataset, sampler)][::-1]
         names = [row["score"] for row in part]
-        colours = ["tab:orange" if row["default"] else
+        colors = ["tab:orange" if row["default"] else
                    "tab:gray" if "trivial" in row["score"] else "tab:blue" for row in part]
-        above.barh(names, [row["auroc"] for row in part], color=colours,
+        above.barh(names, [row["auroc"] for row in part], color=colors,
                    xerr=[[row["auroc"] - row["auroc_low"] for row in part],
                          [row["auroc_high"] - row["auroc"] for row in part]])
         above.axvline(0.5, color="black", linewidth=0.8)
         above.set(xlim=(0.3, 0.95), title=f"{dataset}, {sampler}", xlabel="AUROC")
         gains = [row["precision"] - row["precision_random"] for row in part]
-        below.barh(names, gains, color=colours)
+        below.barh(names, gains, color=colors)
         high = max(row["precision_random_high"] - row["precision_random"] for row in part)
         low = min(row["precision_random_low"] - row["precision_random"] for row in part)
         below.axvspan(low, high, color="tab:red", alpha=0.2)

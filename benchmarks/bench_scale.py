@@ -22,8 +22,9 @@ from benchmarks.in_host import measured
 from benchmarks.report import read, write
 from tools.in_process import enter_host
 
-BASE = {"steps": 8, "batch": 1, "side": 16, "deviations": 0, "nodes": 0}
-CHANGES = {"steps": (4, 16), "batch": (2,), "side": (8, 24), "deviations": (2, 8), "nodes": (2, 8)}
+BASE = {"steps": 8, "batch": 1, "side": 16, "deviations": 0, "probe_levels": 0}
+CHANGES = {"steps": (4, 16), "batch": (2,), "side": (8, 24), "deviations": (2, 8),
+           "probe_levels": (2, 8)}
 CHANNELS, OUTPUTS, SIDE, DRAWS, REPEATS = 320, 4, 24, 100, 3  # of SD1.5's last layer
 
 
@@ -49,7 +50,7 @@ def point_row(scene: Scene, posterior, point: dict) -> dict:
 
     def work() -> None:
         found = scene.ours(settings, "accurate", posterior, deviations=point["deviations"],
-                           nodes=point["nodes"])()
+                           probe_levels=point["probe_levels"])()
         said.append(json.loads(found.args[4]))
 
     stock = measured(scene.stock(settings))

@@ -12,8 +12,9 @@ from tools.places import REPOSITORY, cache_folder
 
 MODEL_FILE = REPOSITORY / "models" / "bayesdiff_demo.safetensors"
 STEPS, CFG = 25, 2.5  # as in the example workflows, but for the steps
-OPTIONS = {"nodes": 0, "skip_interval": 0, "deviations": 0, "uncertainty_seed": 0, "keep_steps": 2,
-           "mode": "accurate", "meaning": "independent"}
+OPTIONS = {"probe_levels": 0, "skip_interval": 0, "deviations": 0, "uncertainty_seed": 0,
+           "keep_steps": 2,
+           "mode": "accurate", "noise_model": "independent"}
 
 
 @torch.no_grad()
@@ -37,7 +38,7 @@ def _drawn(each: int, seed: int) -> list[dict[str, torch.Tensor]]:
     from tools import demo_model
     comfy.utils.set_progress_bar_enabled(False)
     demo, posterior_file = demo_model.load(MODEL_FILE), pack_module("nodes.demo").POSTERIOR_FILE
-    posterior = pack_module("nodes.llla_file").read(posterior_file)
+    posterior = pack_module("nodes.files.llla_file").read(posterior_file)
     node = pack_module("nodes.samplers").BayesDiffKSampler
     latent, parts = {"samples": torch.zeros(each, 12, 16, 16)}, []
     for label, (name, positive) in enumerate(demo.classes.items()):

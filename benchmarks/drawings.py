@@ -8,9 +8,11 @@ from typing import NamedTuple
 import torch
 from safetensors.torch import load_file, save_file
 
-from bayesdiff_core import rules, schedules
-from bayesdiff_core.bayesdiff import ImageNoise, bayesdiff
+from bayesdiff_core import skip_schedule
 from bayesdiff_core.deviations import Deviations, plan, shared_plan
+from bayesdiff_core.iteration import ImageNoise
+from bayesdiff_core.paper import rules
+from bayesdiff_core.paper.algorithm import bayesdiff
 from bayesdiff_core.posterior import Posterior
 from bayesdiff_core.trajectory import TrajectoryVariance
 from benchmarks import denoiser, nets
@@ -82,10 +84,11 @@ class Scene(NamedTuple):
                  for seed in seeds]
         return self.sigmas[0] * torch.stack(noise)
 
-    def rider(self, seeds: Sequence[int], meaning: str = "independent",
+    def rider(self, seeds: Sequence[int], noise_model: str = "independent",
               posterior: Posterior | None = None) -> Rider:
-        make = plan if meaning == "independent" else shared_plan
-        riding = Deviations(make(self.sigmas, int(SHARE * CALLS), self.flow), meaning, list(seeds),
+        make = plan if noise_model == "independent" else shared_plan
+        riding = Deviations(make(self.sigmas, int(SHARE * CALLS), self.flow), noise_model,
+                            list(seeds),
                             self.flow)
         return Rider(riding, posterior or self.posterior)
 
@@ -155,7 +158,7 @@ def papers(given: Scene, labels: torch.Tensor, x: torch.Tensor, seeds: Sequence[
     """Var(x_0) by the paper's algorithm, and the evaluations that an image took. The picture is
     left alone, so that every score is of the same one."""
     den = given.denoiser(labels)
-    schedule = schedules.by_interval(len(given.sigmas) - 1, interval)
+    schedule = skip_schedule.by_interval(len(given.sigmas) - 1, interval)
     found = bayesdiff(den, den.with_posterior, x, given.sigmas, given.rule, schedule, samples,
                       ImageNoise(list(seeds), x.shape[1:]), sample_eps=False)
     return found.variance, den.evaluations // len(x)

@@ -15,7 +15,7 @@ from tools.places import cache_folder
 EPOCHS, BATCH, FEATURES = 4, 128, 96
 # k of the manifold: the least of LOOKED_AT at which real images themselves are seldom outside of
 # each other's (11 %, 5 %, 1.3 % and 0.3 % on Fashion-MNIST)
-NEIGHBOURS = 10
+NEIGHBORS = 10
 LOOKED_AT = (3, 5, 10, 20)
 
 
@@ -42,17 +42,17 @@ def _train(data: str) -> Judge:
     keep = len(x_all) * 9 // 10
     judge = Judge(x_all.shape[1])
     steps = EPOCHS * keep // BATCH
-    optimiser = torch.optim.AdamW(judge.parameters(), lr=3e-3, weight_decay=1e-2)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 3e-3, steps)
+    optimizer = torch.optim.AdamW(judge.parameters(), lr=3e-3, weight_decay=1e-2)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, steps)
     for _ in range(steps):
         pick = torch.randint(keep, (BATCH,))
         x = x_all[pick]
         flipped = torch.rand(BATCH, 1, 1, 1) < 0.5
         x = torch.where(flipped, x.flip(3), x)
         loss = F.cross_entropy(judge.last(judge.body(x)), y_all[pick], label_smoothing=0.05)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         schedule.step()
     judge.eval()
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Small class-conditional nets on real images, trained once and kept in the cache.
+"""Small class-conditional nets on small images, trained once and kept in the cache.
 
 `python -m benchmarks.nets NAME` trains one. Every net splits into `features` and `last`, the
 affine layer that gets the posterior.
@@ -25,6 +25,8 @@ NETS = {
     # bench quality reports on these, and was chosen on "fashion"
     "cifar": ("cifar", "eps", 8000, 1),
     "fashion-flow": ("fashion", "flow", 4000, 1),
+    # bench paper: a tiny one, trained in minutes
+    "shapes": ("shapes", "eps", 3000, 0),
 }
 SIZE = 16
 CLASSES = 10
@@ -126,8 +128,9 @@ class DiT(nn.Module):
 def build(name: str) -> nn.Module:
     data, kind, _, seed = NETS[name]
     torch.manual_seed(seed)
-    channels = 1 if data == "fashion" else 3
-    net = UNet(channels) if kind == "eps" else DiT(channels)
+    channels = 1 if data in ("fashion", "shapes") else 3
+    width = 16 if data == "shapes" else 48
+    net = UNet(channels, width) if kind == "eps" else DiT(channels)
     net.kind = kind
     net.channels = channels
     return net
@@ -159,8 +162,8 @@ def train(name: str, threads: int = 1) -> None:
     keep = len(x_all) * 9 // 10  # the rest is for measuring
     net = build(name)
     ema = {k: v.clone() for k, v in net.state_dict().items()}
-    optimiser = torch.optim.AdamW(net.parameters(), lr=1e-3, weight_decay=1e-4)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 1e-3, iterations, pct_start=0.05)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3, weight_decay=1e-4)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-3, iterations, pct_start=0.05)
     generator = torch.Generator().manual_seed(1 + seed)
     levels, started, running = eps_sigmas(), time.time(), 1.0
     for step in range(iterations):
@@ -176,10 +179,10 @@ def train(name: str, threads: int = 1) -> None:
             x, target = torch.lerp(x0, noise, sigma[:, None, None, None]), noise - x0
         x_in, t = inputs(net, x, sigma)
         loss = F.mse_loss(output(net, net.features(x_in, t, label)), target)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(net.parameters(), 1.0)
-        optimiser.step()
+        optimizer.step()
         schedule.step()
         decay = min(0.999, (1 + step) / (10 + step))
         for k, v in net.state_dict().items():
@@ -201,7 +204,8 @@ def weights(name: str) -> Path:
 def load(name: str) -> nn.Module:
     """The trained net, trained now if the cache has none."""
     if not weights(name).exists():
-        print(f"training {name}: half an hour or more on one core", flush=True)
+        wait = "minutes" if name == "shapes" else "half an hour or more"
+        print(f"training {name}: {wait} on one core", flush=True)
         train(name)
     net = build(name)
     net.load_state_dict(load_file(weights(name)))

@@ -1,11 +1,13 @@
 """The settings that accuracy is measured under; each names a truth in the cache."""
 
 import functools
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 
-from bayesdiff_core import rules
+from bayesdiff_core.iteration import ImageNoise
+from bayesdiff_core.paper import rules
 from benchmarks import brute_force, denoiser, nets
 
 IMAGES = 16
@@ -18,7 +20,7 @@ class Setting(NamedTuple):
     sampler: str
     steps: int
     cfg: float
-    meaning: str = "independent"
+    noise_model: str = "independent"
 
 
 SETTINGS = [
@@ -55,21 +57,29 @@ def _net_and_posterior(name: str):
         return net, denoiser.fit(name, net)
 
 
-def scene(setting: Setting) -> Scene:
+def scene(setting: Setting, rule: Callable[..., rules.Rule] | None = None) -> Scene:
+    """rule: another than those of the settings here."""
     net, posterior = _net_and_posterior(setting.net)
     sigmas = denoiser.sigmas(net, setting.steps)
     x = sigmas[0] * torch.randn(IMAGES, net.channels, nets.SIZE, nets.SIZE,
                                 generator=torch.Generator().manual_seed(100))
-    rule = rules.ddim if setting.sampler == "ddim" \
-        else functools.partial(rules.dpm_solver_2, flow=net.kind == "flow")
+    rule = rule or (rules.ddim if setting.sampler == "ddim" else
+                    functools.partial(rules.dpm_solver_2, flow=net.kind == "flow"))
     labels = torch.arange(IMAGES) % nets.CLASSES
     return Scene(denoiser.Denoiser(net, labels, setting.cfg, posterior), x, sigmas, rule)
 
 
-def truth(setting: Setting, given: Scene):
-    key = f"{setting} {nets.weights(setting.net).name} {IMAGES} v1"
+def same_noise(given: Scene) -> ImageNoise:
+    """What a stochastic rule adds to each image, the same whenever it is made."""
+    return ImageNoise([7000 + i for i in range(len(given.x))], given.x.shape[1:])
+
+
+def truth(setting: Setting, given: Scene, alone: bool = False):
+    """alone: with the same noise of a stochastic sampler in all trajectories."""
+    key = f"{setting} {nets.weights(setting.net).name} {IMAGES} {'alone ' * alone}v1"
     return brute_force.variance(key, given.denoiser, given.x, given.sigmas, given.rule,
-                                setting.meaning, TRAJECTORIES)
+                                setting.noise_model, TRAJECTORIES,
+                                functools.partial(same_noise, given) if alone else None)
 
 
 if __name__ == "__main__":  # python -m benchmarks.settings NET: the truths of one net

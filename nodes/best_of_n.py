@@ -10,9 +10,11 @@ from comfy_api.latest import io, ui
 from ..bayesdiff_core import scores
 from ..bayesdiff_core.checks import BayesDiffError
 from ..bayesdiff_core.selection import WAYS, Stop, planned_steps, stops
-from .host import sampling
-from .host.tape import Taped
-from .samplers import ksampler_inputs, watcher_for
+from ..bayesdiff_core.trajectory import joined
+from .host.run import by_mode, sampling
+from .host.run.by_mode import Options
+from .host.run.resume import Resumable
+from .samplers import ksampler_inputs, observer_for
 from .sockets import LLLA, TRAJECTORY
 
 
@@ -43,7 +45,7 @@ class BayesDiffBestOfN(io.ComfyNode):
                         " and finishes the rest: each as KSampler would, bit for bit.",
             inputs=[
                 *ksampler_inputs(
-                    seed="The first seed; the others are seed + 1, seed + 2, ...",
+                    seed="The first seed; the others follow at a distance of seed_stride.",
                     sampler="The sampler. dpm_adaptive not with ranking by variance.",
                     latent="The latent to denoise: one image or one clip, which every seed starts"
                            " from."),
@@ -53,13 +55,13 @@ class BayesDiffBestOfN(io.ComfyNode):
                              tooltip="How many seeds to start, 2 to 256."),
                 io.Int.Input("keep", default=2, min=1, max=256,
                              tooltip="How many of them to finish, 1 to n."),
-                io.Float.Input("at", default=0.75, min=0.05, max=0.95, step=0.05,
+                io.Float.Input("drop_at", default=0.75, min=0.05, max=0.95, step=0.05,
                                tooltip="When only these are left, as a share of the steps, 0.05 to"
                                        " 0.95. Later ranks more truly and saves less."),
-                io.Combo.Input("by", options=list(WAYS), default="once",
-                               tooltip="once: all others are dropped at `at`. halving: half of the"
-                                       " seeds are dropped at each of several stops, evenly spaced"
-                                       " up to `at`; saves more, ranks more roughly."),
+                io.Combo.Input("drop_schedule", options=list(WAYS), default="once",
+                               tooltip="once: all others are dropped at drop_at. halving: half of"
+                                       " the seeds are dropped at each of several stops, evenly"
+                                       " spaced up to drop_at; saves more, ranks more roughly."),
                 io.Combo.Input("rank_by", options=list(RANKS), default=scores.DEFAULT,
                                tooltip="Lowest is best. trajectory variance: how much the denoised"
                                        " estimate still changes. relative change: that by the"
@@ -74,6 +76,11 @@ class BayesDiffBestOfN(io.ComfyNode):
                 io.Int.Input("keep_steps", default=10, min=2, max=1000, advanced=True,
                              tooltip="States that each trajectory keeps, first and last included, 2"
                                      " to 1000."),
+                io.Int.Input("seed_stride", default=1000, min=1, max=2**32, optional=True,
+                             advanced=True,
+                             tooltip="How far apart the seeds are, 1 to 2^32. Machines that share"
+                                     " the work and get seed, seed + 1, ... share no seed as long"
+                                     " as they are fewer than this."),
             ],
             outputs=[
                 io.Latent.Output(display_name="latent",
@@ -82,8 +89,8 @@ class BayesDiffBestOfN(io.ComfyNode):
                                  tooltip="Variance of each latent value (trajectory variance, or"
                                          " the uncertainty's if ranked by it), in the latent's own"
                                          " scale squared."),
-                TRAJECTORY.Output(display_name="trajectories", is_output_list=True,
-                                  tooltip="One of each finished latent, best first."),
+                TRAJECTORY.Output(display_name="trajectory",
+                                  tooltip="Of the finished latents as a batch, best first."),
                 io.Int.Output(display_name="seeds", is_output_list=True,
                               tooltip="The seed of each finished latent, best first."),
                 io.String.Output(display_name="seeds_text", tooltip="The same, as a line of text."),
@@ -92,6 +99,9 @@ class BayesDiffBestOfN(io.ComfyNode):
                 io.String.Output(display_name="report",
                                  tooltip="JSON: every seed with its scores, when it was dropped,"
                                          " calls made and saved."),
+                io.Latent.Output(display_name="mean",
+                                 tooltip="E(x_0), the mean of each result: the latent itself, as no"
+                                         " mode here changes the picture."),
             ],
             search_aliases=["best of n", "seed search", "early stopping", "ranking", "cull",
                             "uncertainty"],
@@ -99,27 +109,28 @@ class BayesDiffBestOfN(io.ComfyNode):
 
     @classmethod
     def execute(cls, model, seed, steps, cfg, sampler_name, scheduler, positive, negative,
-                latent_image, denoise, n, keep, at, by, rank_by, uncertainty_seed, keep_steps,
-                posterior=None) -> io.NodeOutput:
+                latent_image, denoise, n, keep, drop_at, drop_schedule, rank_by, uncertainty_seed,
+                keep_steps, seed_stride=1000, posterior=None) -> io.NodeOutput:
         rank = RANKS[rank_by]
-        options = {"mode": rank.mode, "uncertainty_seed": uncertainty_seed,
-                   "keep_steps": keep_steps}
-        watchers = [watcher_for(model, posterior, latent_image, **options) for _ in range(n)]
+        options = Options(uncertainty_seed=uncertainty_seed, keep_steps=keep_steps)
+        mode = by_mode.taken(rank.mode, posterior, sampler_name)
+        observers = [observer_for(mode.mode, model, posterior, latent_image, options)
+                     for _ in range(n)]
         _check_one(latent_image)
         levels = sampling.levels(model, steps, sampler_name, scheduler, denoise)
-        plan = stops(n, keep, max(len(levels) - 1, 0), at, by, first=2)
+        plan = stops(n, keep, max(len(levels) - 1, 0), drop_at, drop_schedule, first=2)
 
-        def sample(watcher, seed: int) -> dict:
-            return sampling.sample(model, watcher, seed, steps, cfg, sampler_name, scheduler,
+        def sample(observer, seed: int):
+            return sampling.sample(model, observer, seed, steps, cfg, sampler_name, scheduler,
                                    positive, negative, latent_image, denoise)
 
-        runs = [Taped(watcher, (seed + i) % 2**64, sample, rank.score)
-                for i, watcher in enumerate(watchers)]
+        runs = [Resumable(observer, (seed + i * seed_stride) % 2**64, sample, rank.score)
+                for i, observer in enumerate(observers)]
         best = finished(runs, plan, len(levels) - 1)
-        return _results(best, runs, plan, latent_image, rank_by)
+        return _results(best, runs, plan, latent_image, rank_by, mode.why)
 
 
-def finished(runs: list[Taped], plan: list[Stop], steps: int) -> list[Taped]:
+def finished(runs: list[Resumable], plan: list[Stop], steps: int) -> list[Resumable]:
     """The runs that the plan leaves, at their end, best first."""
     total, done, at, left = planned_steps(len(runs), plan, steps), 0, 0, runs
     for stop in [*plan, Stop(steps, len(left))]:
@@ -133,7 +144,7 @@ def finished(runs: list[Taped], plan: list[Stop], steps: int) -> list[Taped]:
     return left
 
 
-def _rank(run: Taped) -> tuple[bool, float]:
+def _rank(run: Resumable) -> tuple[bool, float]:
     score = run.scores[-1]
     return score != score, score  # NaN is worst
 
@@ -146,14 +157,14 @@ def _check_one(latent: dict) -> None:
                              " batch size to 1.")
 
 
-def _results(best: list[Taped], runs: list[Taped], plan: list[Stop], latent_image: dict,
-             rank_by: str) -> io.NodeOutput:
-    trajectories = [sampling.with_latents(run.watcher.trajectory, latent_image, run.latent)
-                    for run in best]
+def _results(best: list[Resumable], runs: list[Resumable], plan: list[Stop], latent_image: dict,
+             rank_by: str, why: str) -> io.NodeOutput:
+    trajectory = joined([sampling.with_latents(run.observation.trajectory, latent_image, run.latent)
+                         for run in best])
     # Each seed has the noise of a batch of its own, so there is no place in a batch to keep.
     latent = {key: value for key, value in best[0].latent.items() if key != "batch_index"}
     latent["samples"] = torch.cat([run.latent["samples"] for run in best])
-    variance = torch.cat([trajectory.latent_variance() for trajectory in trajectories])
+    variance = trajectory.latent_variance()
     seeds, final = [run.seed for run in best], [run.scores[-1] for run in best]
     made = sum(run.calls for run in runs)
     alone = sum(run.calls for run in best) / len(best)
@@ -163,12 +174,13 @@ def _results(best: list[Taped], runs: list[Taped], plan: list[Stop], latent_imag
         "stops": [{"step": stop.step, "left": stop.left} for stop in plan],
         "runs": [{"seed": run.seed, "scores": run.scores, "calls": run.calls,
                   "dropped_at": run.dropped_at} for run in runs],
-        "calls": made, "calls_saved": saved, "notes": list(runs[0].watcher.notes)}
+        "calls": made, "calls_saved": saved, "notes": [*best[0].observation.notes,
+                                                       *([f"mode free: {why}"] if why else [])]}
     text = "\n".join([
         f"{len(best)} of {len(runs)} seeds finished, in {made} calls: {saved} saved"
         f" ({100 * saved / (made + saved):.0f} %)",
         *(f"after step {stop.step}: {stop.left} left" for stop in plan),
         *(f"seed {seed}: {score:.4g}" for seed, score in zip(seeds, final)), *report["notes"]])
     return io.NodeOutput(latent, {**latent, "samples": variance.to(latent["samples"])},
-                         trajectories, seeds, ", ".join(map(str, seeds)), final,
-                         json.dumps(report), ui=ui.PreviewText(text))
+                         trajectory, seeds, ", ".join(map(str, seeds)), final,
+                         json.dumps(report), latent, ui=ui.PreviewText(text))

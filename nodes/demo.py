@@ -5,7 +5,7 @@ from pathlib import Path
 from comfy_api.latest import io
 
 from ..bayesdiff_core.checks import BayesDiffError
-from . import llla_file
+from .files import llla_file
 from .host import demo_model
 from .sockets import LLLA
 

@@ -9,12 +9,16 @@ from comfy_execution.graph_utils import ExecutionBlocker
 
 from ..bayesdiff_core import filtering
 from ..bayesdiff_core.checks import BayesDiffError
-from ..bayesdiff_core.scores import default
-from . import metadata, reference_file, viewer
-from .histogram import histogram
+from ..bayesdiff_core.scores import DEFAULT, IN_MASK, SCORES, default
+from . import metadata
+from .files import reference_file, taught_file
+from .files.names import state
+from .pictures import viewer
+from .pictures.histogram import histogram
+from .scores import scores_of, with_taught
 from .sockets import TRAJECTORY
 
-REFERENCE_MODES = ["only compare", "add"]
+COMPARE, ADD = "only compare", "add"
 
 
 class BayesDiffFilter(io.ComfyNode):
@@ -32,7 +36,8 @@ class BayesDiffFilter(io.ComfyNode):
                     "One score an image, finite, in the order of the batch or list: from a"
                     " BayesDiff sampler or Uncertainty Score.")),
                 TRAJECTORY.Input("trajectory", optional=True, tooltip=(
-                    "Instead of scores, 1 or more: each image's relative change is taken.")),
+                    "Instead of scores, 1 or more: each image's relative change is taken, or the"
+                    " score that is chosen below.")),
                 io.Image.Input("images", optional=True, tooltip=(
                     "A batch or a list of any sizes, one image a score. Of videos also the frames"
                     " of each clip; link the latents too then.")),
@@ -59,25 +64,31 @@ class BayesDiffFilter(io.ComfyNode):
                 io.Float.Input("threshold", default=0.0, min=-1e12, max=1e12, step=0.001,
                                round=False, tooltip=(
                     "threshold: the highest score that is kept, in the score's own unit.")),
-                io.Boolean.Input("allow_empty", default=False, tooltip=(
+                io.Boolean.Input("allow_empty", default=False, advanced=True, tooltip=(
                     "Off: the lowest score of each group is always kept. On: all may be rejected;"
                     " what follows on the kept side does not run then.")),
-                io.String.Input("groups", default="", tooltip=(
+                io.String.Input("groups", default="", advanced=True, tooltip=(
                     "Keeps prompts apart, as their scores do not compare: a label for each image,"
                     " such as 0,0,1,1, or one for each prompt if all have equally many images one"
                     " after the other. Empty: 1 group.")),
-                io.String.Input("reference", default="", tooltip=(
+                io.String.Input("reference", default="", advanced=True, tooltip=(
                     "Name of the stored scores, 1 to 100 characters without path separators; a file"
                     " in output/bayesdiff_reference. Use one name for each model, size, sampler,"
                     " number of steps and score.")),
-                io.Combo.Input("reference_mode", options=REFERENCE_MODES, default="only compare",
-                               tooltip=(
+                io.Combo.Input("reference_mode", options=[COMPARE, ADD], default=COMPARE,
+                               advanced=True, tooltip=(
                     "add: these scores are added to the stored ones after the decision, each"
                     " once; with fewer than 10 stored, criterion reference keeps all. only compare:"
                     " the file is not written.")),
-                io.String.Input("picked", default="", optional=True, tooltip=(
+                io.String.Input("picked", default="", optional=True, advanced=True, tooltip=(
                     "picked: places of the images to keep, from 0, separated by commas. A click on"
                     " a small picture in the node adds it or takes it out.")),
+                io.Combo.Input("score", options=[*(name for name in SCORES if name != IN_MASK),
+                                                 *taught_file.options()],
+                               default=DEFAULT, optional=True, advanced=True, tooltip=(
+                    "Which score is taken of a trajectory; see Uncertainty Score. taught: what you"
+                    " taught Uncertainty Self-check, 0 to 1; press R to see new names. Not used"
+                    " where scores are linked.")),
             ],
             outputs=[
                 *(kind.Output(display_name=f"{side}_{name}", is_output_list=True, tooltip=(
@@ -103,37 +114,30 @@ class BayesDiffFilter(io.ComfyNode):
         )
 
     @classmethod
-    def fingerprint_inputs(cls, criterion=(None,), reference=(None,), **others):
-        """Runs again when the stored scores have changed."""
+    def fingerprint_inputs(cls, criterion=(None,), reference=(None,), score=("",), **others):
+        """Runs again when the stored scores have changed, or more was taught."""
+        taught = taught_file.state_of(score[0])
         if criterion[0] != filtering.REFERENCE or not reference[0]:
-            return None
+            return taught
         try:
-            return reference_file.state(reference_file.path_of(reference[0]))
+            return state(reference_file.path_of(reference[0])), taught
         except BayesDiffError:
             return None  # execute says what is wrong
 
     @classmethod
     def execute(cls, criterion, z, percent, keep, threshold, allow_empty, groups, reference,
-                reference_mode, picked=("",), scores=None, trajectory=None, images=None,
-                latents=None, masks=None) -> io.NodeOutput:
-        values = _scores(scores, trajectory)
-        labels = filtering.group_labels(",".join(map(str, groups)), len(values))
+                reference_mode, picked=("",), score=(DEFAULT,), scores=None, trajectory=None,
+                images=None, latents=None, masks=None) -> io.NodeOutput:
+        values, told = _scores(scores, trajectory, score[0])
         clips = _are_clips(latents, trajectory)
         inputs = [_images("images", images, len(values), clips),
                   _latents(latents, len(values)), _images("masks", masks, len(values), clips)]
-
-        rule = filtering.Rule(criterion[0], z[0], percent[0], keep[0], threshold[0])
-        if rule.criterion == filtering.PICKED:
-            rule = rule._replace(picked=tuple(filtering.indices_of("picked", picked[0],
-                                                                   len(values))))
-        adding = reference_mode[0] == "add"
-        path, notes = None, []
-        if adding or rule.criterion == filtering.REFERENCE:
+        decision, notes = decided(values, criterion[0], z[0], percent[0], keep[0], threshold[0],
+                                  allow_empty[0], ",".join(map(str, groups)), reference[0],
+                                  reference_mode[0], picked[0])
+        notes = [*told, *notes]
+        if reference_mode[0] == ADD:
             path = reference_file.path_of(reference[0])
-        if rule.criterion == filtering.REFERENCE:
-            rule, notes = _with_reference(rule, path, values, adding)
-        decision = filtering.decide(values, rule, labels, allow_empty[0])
-        if adding:
             new = reference_file.add(path, values)
             notes.append(f"{new} scores added to the reference {path.stem}")
 
@@ -154,6 +158,20 @@ class BayesDiffFilter(io.ComfyNode):
                 "bayesdiff": [shown]})
 
 
+def decided(scores: list[float], criterion: str, z: float, percent: float, keep: int,
+            threshold: float, allow_empty: bool, groups: str, reference: str, reference_mode: str,
+            picked: str) -> tuple[filtering.Decision, list[str]]:
+    """What is kept of the scores by the widgets, and notes; the node and its panel go by it."""
+    rule, notes = filtering.Rule(criterion, z, percent, keep, threshold), []
+    if criterion == filtering.PICKED:
+        rule = rule._replace(picked=tuple(filtering.indices_of("picked", picked, len(scores))))
+    if criterion == filtering.REFERENCE:
+        rule, notes = _with_reference(rule, reference_file.path_of(reference), scores,
+                                      reference_mode == ADD)
+    labels = filtering.group_labels(groups, len(scores))
+    return filtering.decide(scores, rule, labels, allow_empty), notes
+
+
 class Part(NamedTuple):
     """An entry of an input list, and which image each of its rows belongs to."""
 
@@ -161,16 +179,21 @@ class Part(NamedTuple):
     owners: list[int]
 
 
-def _scores(scores, trajectories) -> list[float]:
+def _scores(scores, trajectories, name: str) -> tuple[list[float], list[str]]:
+    """And what is to be said of them."""
+    notes = []
     if scores is not None:
         values = [float(score) for score in scores]
-    elif trajectories is not None:
+    elif trajectories is not None and name == DEFAULT:
         values = [score for part in trajectories for score in default(part).tolist()]
+    elif trajectories is not None:
+        found, notes = with_taught(name, scores_of(None, trajectories, None), trajectories)
+        values = found[name]
     else:
         raise BayesDiffError("neither scores nor a trajectory are linked, one of them was expected:"
                              " link an output of a BayesDiff sampler or of Uncertainty Score.")
     filtering.check_scores(values)
-    return values
+    return values, notes
 
 
 def _are_clips(latents, trajectories) -> bool:

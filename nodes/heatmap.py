@@ -1,4 +1,4 @@
-"""Where the model was unsure, as colours over the picture and as a mask."""
+"""Where the model was unsure, as colors over the picture and as a mask."""
 
 import math
 from collections.abc import Callable
@@ -13,9 +13,10 @@ from PIL import Image, ImageDraw, ImageFont
 
 from ..bayesdiff_core import heatmap as maps
 from ..bayesdiff_core.checks import BayesDiffError
+from ..bayesdiff_core.smoothing import without_low_pass
 from ..bayesdiff_core.trajectory import mixed_seed
-from . import viewer
-from .sockets import TRAJECTORY
+from .pictures import viewer
+from .sockets import TRAJECTORY, latent_of
 
 
 class BayesDiffHeatmap(io.ComfyNode):
@@ -25,7 +26,7 @@ class BayesDiffHeatmap(io.ComfyNode):
             node_id="BayesDiff_UncertaintyHeatmap",
             display_name="Uncertainty Heatmap",
             category="bayesdiff",
-            description="Shows where the model was unsure, as colours over the picture and as a"
+            description="Shows where the model was unsure, as colors over the picture and as a"
                         " mask. Unsure is not the same as bad.",
             inputs=[
                 io.Latent.Input("variance", optional=True, tooltip=(
@@ -40,57 +41,60 @@ class BayesDiffHeatmap(io.ComfyNode):
                 io.Vae.Input("vae", optional=True, tooltip=(
                     "Decodes the draws (method pixel), and the picture if no image is linked.")),
                 io.Image.Input("image", optional=True, tooltip=(
-                    "The picture to lay the colours over, one for each latent, of any size. If"
+                    "The picture to lay the colors over, one for each latent, of any size. If"
                     " not linked, the VAE decodes it.")),
-                io.Combo.Input("method", options=["fast", "pixel"], default="fast", tooltip=(
-                    "fast: standard deviation of the latent, enlarged; no decoding. pixel: decodes"
-                    " draws and takes the standard deviation of their pixels, in units of 0-1;"
-                    " takes as long as that many VAE decodes.")),
-                io.Combo.Input("colour_map", options=maps.COLOUR_MAPS, default="turbo", tooltip=(
-                    "Colours from the least deviation to the greatest.")),
+                io.Combo.Input("color_map", options=maps.COLOR_MAPS, default="turbo", tooltip=(
+                    "Colors from the least deviation to the greatest.")),
                 io.Float.Input("opacity", default=0.6, min=0.0, max=1.0, step=0.05, tooltip=(
-                    "How much the colours cover the picture, 0 (not at all) to 1 (all).")),
-                io.Combo.Input("value_range", options=["per image", "shared"], default="per image",
-                               tooltip=(
-                    "Ends of the colours and percentile of the mask: of each image (or video) by"
-                    " itself, or of the whole batch, which makes images comparable.")),
-                io.Float.Input("clip_percentile", default=99.0, min=50.0, max=100.0, step=0.1,
-                               tooltip=(
-                    "Deviations above this percentile (50-100) share the last colour, so that a"
-                    " few high ones do not hide the rest. Does not change the mask.")),
-                io.Int.Input("step", default=-1, min=-1, max=10000, tooltip=(
-                    "Which step of the trajectory to look at: -1 is the result, 0 the start."
-                    " Only steps that the trajectory keeps; -1 without one.")),
-                io.Int.Input("draws", default=8, min=2, max=256, tooltip=(
-                    "Method pixel: how many draws to decode, 2-256. With 8 the deviation of a"
-                    " pixel is known to about a quarter, with 32 to about an eighth.")),
-                io.Boolean.Input("remove_low_pass", default=False, tooltip=(
-                    "Method pixel: takes the local mean (over 1/8 of the shorter side) out of each"
-                    " draw, so that shifts of colour or light as a whole do not count.")),
-                io.Int.Input("seed", default=0, min=0, max=2**64 - 1, control_after_generate=False,
-                             tooltip="Method pixel: seed of the draws, 0 to 2^64 - 1."),
-                io.Combo.Input("mask_by", options=["percentile", "value"], default="percentile",
-                               tooltip=(
-                    "What mask_threshold is: a percentile of the deviations, or a standard"
-                    " deviation as the colour bar shows it.")),
+                    "How much the colors cover the picture, 0 (not at all) to 1 (all).")),
                 io.Float.Input("mask_threshold", default=80.0, min=0.0, max=100.0, step=0.001,
                                tooltip=(
                     "The mask is 1 above it. Percentile 0-100: 80 masks the fifth with the"
                     " greatest deviations. Value: a standard deviation.")),
-                io.Int.Input("grow", default=0, min=-512, max=512, tooltip=(
+                io.Combo.Input("mask_by", options=["percentile", "value"], default="percentile",
+                               advanced=True, tooltip=(
+                    "What mask_threshold is: a percentile of the deviations, or a standard"
+                    " deviation as the color bar shows it.")),
+                io.Int.Input("grow", default=0, min=-512, max=512, advanced=True, tooltip=(
                     "Grows the mask by this many pixels of the image; shrinks it below 0.")),
-                io.Float.Input("blur", default=0.0, min=0.0, max=128.0, step=0.5, tooltip=(
+                io.Float.Input("blur", default=0.0, min=0.0, max=128.0, step=0.5,
+                               advanced=True, tooltip=(
                     "Softens the edges of the mask by a Gaussian of this standard deviation, in"
                     " pixels of the image.")),
-                io.Boolean.Input("colour_bar", default=True, tooltip=(
-                    "Adds a strip at the right of the heatmap: the colours, with the standard"
+                io.Combo.Input("method", options=["fast", "pixel"], default="fast",
+                               advanced=True, tooltip=(
+                    "fast: standard deviation of the latent, enlarged; no decoding. pixel: decodes"
+                    " draws and takes the standard deviation of their pixels, in units of 0-1;"
+                    " takes as long as that many VAE decodes.")),
+                io.Int.Input("draws", default=8, min=2, max=256, advanced=True, tooltip=(
+                    "Method pixel: how many draws to decode, 2-256. With 8 the deviation of a"
+                    " pixel is known to about a quarter, with 32 to about an eighth.")),
+                io.Boolean.Input("remove_low_pass", default=False, advanced=True, tooltip=(
+                    "Method pixel: takes the local mean (over 1/8 of the shorter side) out of each"
+                    " draw, so that shifts of color or light as a whole do not count.")),
+                io.Int.Input("seed", default=0, min=0, max=2**64 - 1, control_after_generate=False,
+                             advanced=True,
+                             tooltip="Method pixel: seed of the draws, 0 to 2^64 - 1."),
+                io.Int.Input("step", default=-1, min=-1, max=10000, advanced=True, tooltip=(
+                    "Which step of the trajectory to look at: -1 is the result, 0 the start."
+                    " Only steps that the trajectory keeps; -1 without one.")),
+                io.Combo.Input("value_range", options=["per image", "shared"], default="per image",
+                               advanced=True, tooltip=(
+                    "Ends of the colors and percentile of the mask: of each image (or video) by"
+                    " itself, or of the whole batch, which makes images comparable.")),
+                io.Float.Input("clip_percentile", default=99.0, min=50.0, max=100.0, step=0.1,
+                               advanced=True, tooltip=(
+                    "Deviations above this percentile (50-100) share the last color, so that a"
+                    " few high ones do not hide the rest. Does not change the mask.")),
+                io.Boolean.Input("color_bar", default=True, advanced=True, tooltip=(
+                    "Adds a strip at the right of the heatmap: the colors, with the standard"
                     " deviations that they stand for.")),
             ],
             outputs=[
                 io.Image.Output(display_name="overlay", tooltip=(
-                    "The picture under the colours, at its own size.")),
+                    "The picture under the colors, at its own size.")),
                 io.Image.Output(display_name="heatmap", tooltip=(
-                    "The colours alone, with the colour bar if asked for.")),
+                    "The colors alone, with the color bar if asked for.")),
                 io.Mask.Output(display_name="mask", tooltip=(
                     "1 where the model was more unsure than the threshold, at the size of the"
                     " image. For Set Latent Noise Mask, Differential Diffusion and detailers.")),
@@ -100,8 +104,8 @@ class BayesDiffHeatmap(io.ComfyNode):
         )
 
     @classmethod
-    def execute(cls, method, colour_map, opacity, value_range, clip_percentile, step, draws,
-                remove_low_pass, seed, mask_by, mask_threshold, grow, blur, colour_bar,
+    def execute(cls, method, color_map, opacity, value_range, clip_percentile, step, draws,
+                remove_low_pass, seed, mask_by, mask_threshold, grow, blur, color_bar,
                 variance=None, trajectory=None, samples=None, vae=None,
                 image=None) -> io.NodeOutput:
         source = source_of(variance, trajectory, samples, step)
@@ -115,14 +119,14 @@ class BayesDiffHeatmap(io.ComfyNode):
         deviation = at_image_size(deviation, image, vae)
 
         shared = value_range == "shared"
-        ends = maps.colour_range(deviation, clip_percentile, shared)
-        colours = maps.coloured(ends.normalised(deviation), colour_map).flatten(0, 1)
-        overlay = colours if image is None else maps.overlaid(image, colours, opacity)
+        ends = maps.color_range(deviation, clip_percentile, shared)
+        colors = maps.colored(ends.normalized(deviation), color_map).flatten(0, 1)
+        overlay = colors if image is None else maps.overlaid(image, colors, opacity)
         if mask_by == "percentile":
             mask_threshold = maps.percentiles(deviation, mask_threshold, shared)
         mask = maps.uncertainty_mask(deviation, mask_threshold, grow, blur).flatten(0, 1)
-        heatmap = with_colour_bars(colours, ends, colour_map) if colour_bar else colours
-        shown = viewer.shown(viewer.of_heatmap, image, deviation, trajectory, colour_map,
+        heatmap = with_color_bars(colors, ends, color_map) if color_bar else colors
+        shown = viewer.shown(viewer.of_heatmap, image, deviation, trajectory, color_map,
                              "pixel" if method == "pixel" else "latent", clip_percentile, shared)
         return io.NodeOutput(overlay, heatmap, mask, ui={"bayesdiff": [shown]})
 
@@ -139,7 +143,7 @@ class Source(NamedTuple):
 def source_of(variance, trajectory, samples, step: int) -> Source:
     if trajectory is not None:
         return Source(trajectory.latent_variance(step), trajectory.latent_mean(step),
-                      trajectory.latent_mean(),
+                      trajectory.latent_picture(),
                       lambda count, seed: trajectory.draws(step, count, seed) * trajectory.scale)
     if variance is None:
         raise BayesDiffError("neither a variance nor a trajectory is linked, one of them was"
@@ -155,12 +159,6 @@ def source_of(variance, trajectory, samples, step: int) -> Source:
                              " one sampler.")
     return Source(variance, mean, mean,
                   lambda count, seed: independent_draws(variance, count, seed))
-
-
-def latent_of(latent: dict) -> torch.Tensor:
-    """Of a latent of several parts (video with sound) the first, as the stock VAE Decode does."""
-    samples = latent["samples"]
-    return (samples.unbind()[0] if samples.is_nested else samples).float()
 
 
 def independent_draws(variance: torch.Tensor, count: int, seed: int) -> torch.Tensor:
@@ -183,7 +181,7 @@ def pixel_deviation(source: Source, vae, count: int, seed: int,
     for offset in source.draws(count, seed):
         comfy.model_management.throw_exception_if_processing_interrupted()
         picture = decoded(vae, source.mean + offset.to(source.mean.device))
-        over.add(maps.without_low_pass(picture) if remove_low_pass else picture)
+        over.add(without_low_pass(picture) if remove_low_pass else picture)
         progress.update(1)
     deviation = maps.deviation_map(over.variance().movedim(-1, 1))
     return deviation.reshape(len(source.mean), -1, *deviation.shape[-2:])
@@ -208,9 +206,9 @@ def at_image_size(deviation: torch.Tensor, image: torch.Tensor | None, vae) -> t
     return maps.resized(deviation.to(image.device), each, *image.shape[1:3])
 
 
-def with_colour_bars(heatmap: torch.Tensor, ends: maps.ColourRange,
-                     colour_map: str) -> torch.Tensor:
-    """Frames x H x W x 3, made wider by a strip with the colours and their numbers."""
+def with_color_bars(heatmap: torch.Tensor, ends: maps.ColorRange,
+                     color_map: str) -> torch.Tensor:
+    """Frames x H x W x 3, made wider by a strip with the colors and their numbers."""
     height = heatmap.shape[1]
     text = min(max(height // 26, 10), 48)  # pixels
     font = ImageFont.load_default(text)
@@ -220,7 +218,7 @@ def with_colour_bars(heatmap: torch.Tensor, ends: maps.ColourRange,
     inset, left, right = min(text, height // 4), text // 2, 2 * text
     width = -(-(right + text + math.ceil(widest)) // 8) * 8  # video encoders want such sizes
 
-    bar = maps.coloured(torch.linspace(1, 0, height - 2 * inset), colour_map)
+    bar = maps.colored(torch.linspace(1, 0, height - 2 * inset), color_map)
     strips = []
     for image in labels:
         strip = Image.new("RGB", (width, height), "#202020")

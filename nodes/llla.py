@@ -10,11 +10,12 @@ from comfy_api.latest import io, ui
 from ..bayesdiff_core.checks import BayesDiffError
 from ..bayesdiff_core.llla import PRIORS, Llla, describe, predictive_sd_by_level
 from ..bayesdiff_core.posterior import STRUCTURES
-from . import llla_file
-from .files import check_inside, plain_name
+from .files import llla_file
+from .files.names import check_inside, save_path, state
 from .host import fit as data_loop
-from .level_plot import level_plot
-from .sockets import LLLA
+from .pictures.level_plot import level_plot
+from .sockets import LLLA, single
+from .version import PACK_VERSION
 
 FOLDER = "llla"
 AS_FITTED = "as fitted"
@@ -42,37 +43,39 @@ class BayesDiffLLLAFit(io.ComfyNode):
                                tooltip="full: weights may be correlated, which tells unusual inputs"
                                        " better (a matrix of about 66 MB for SD1.5). diagonal:"
                                        " independent weights, as in the paper; small and quick."),
-                io.Int.Input("number", default=64, min=1, max=100000,
+                io.Int.Input("num_latents", default=64, min=1, max=100000,
                              tooltip="How many noised latents to run through the network, 1 to"
                                      " 100000. Each costs one network call; the latents given are"
                                      " used in turn, each time with new noise."),
-                io.Combo.Input("timesteps", options=list(data_loop.TIMESTEPS),
+                io.Int.Input("size", default=512, min=16, max=8192, step=8, advanced=True,
+                             tooltip="Width and height in pixels of the model's own samples. Only"
+                                     " used if neither latents nor images are connected."),
+                io.Combo.Input("timesteps", options=list(data_loop.TIMESTEPS), advanced=True,
                                tooltip="Which noise levels they get. uniform: over the model's own"
                                        " timesteps, as in the paper; log sigma: evenly in the"
                                        " logarithm; logit normal: more in the middle."),
-                io.Combo.Input("prior", options=list(PRIORS),
+                io.Combo.Input("prior", options=list(PRIORS), advanced=True,
                                tooltip="fixed: prior_precision is used, with noise variance 1, as"
                                        " in the paper. evidence: the data choose the prior"
                                        " precision, with the measured noise variance."),
                 io.Float.Input("prior_precision", default=1.0, min=1e-6, max=1e9, step=0.1,
-                               round=False,
+                               round=False, advanced=True,
                                tooltip="1 / variance that a weight has before any data, above 0."
                                        " Not used with 'evidence'."),
                 io.Float.Input("temperature", default=1.0, min=0.0, max=1e6, step=0.05, round=False,
+                               advanced=True,
                                tooltip="Factor on the posterior variance, 0 to 1000000; 1 is the"
                                        " plain posterior, 0 switches the uncertainty off."),
                 io.Float.Input("empty_share", default=0.1, min=0.0, max=1.0, step=0.05,
+                               advanced=True,
                                tooltip="Share of latents that are run with the negative prompt, 0"
                                        " to 1, so that the part of CFG without the prompt is"
                                        " covered too."),
                 io.Int.Input("seed", default=0, min=0, max=0xffffffffffffffff,
                              # Another seed at each run would fit again for each picture.
-                             control_after_generate=io.ControlAfterGenerate.fixed,
+                             control_after_generate=io.ControlAfterGenerate.fixed, advanced=True,
                              tooltip="For noise, noise levels and own samples, a whole number from"
                                      " 0. The same seed gives the same posterior."),
-                io.Int.Input("size", default=512, min=16, max=8192, step=8,
-                             tooltip="Width and height in pixels of the model's own samples. Only"
-                                     " used if neither latents nor images are connected."),
                 io.Latent.Input("latents", optional=True,
                                 tooltip="Clean latents to noise: one, a batch or a list, at least 1"
                                         " image. An empty latent gives the size of own samples."
@@ -102,18 +105,19 @@ class BayesDiffLLLAFit(io.ComfyNode):
         )
 
     @classmethod
-    def execute(cls, model, positive, structure, number, timesteps, prior, prior_precision,
+    def execute(cls, model, positive, structure, num_latents, timesteps, prior, prior_precision,
                 temperature, empty_share, seed, size, latents=None, images=None, vae=None,
                 negative=None, posterior=None) -> io.NodeOutput:
-        model, = _single("model", model)
-        settings = data_loop.Settings(structure[0], number[0], timesteps[0], empty_share[0],
+        model, = single("model", model)
+        settings = data_loop.Settings(structure[0], num_latents[0], timesteps[0], empty_share[0],
                                       seed[0])
         earlier = posterior[0] if posterior else None
         data_loop.check(model, settings, earlier)
         examples, source = _examples(model, positive, latents, images, vae and vae[0], size[0],
                                      settings)
         result = data_loop.fit(model, positive, examples, settings, prior[0], prior_precision[0],
-                               temperature[0], negative[0] if negative else None, earlier, source)
+                               temperature[0], negative[0] if negative else None, earlier, source,
+                               PACK_VERSION)
         return io.NodeOutput(result.llla, ui=_info(cls, result.llla, result.warning))
 
 
@@ -130,10 +134,10 @@ class BayesDiffLLLASave(io.ComfyNode):
                 io.String.Input("filename_prefix", default="posterior",
                                 tooltip="Name of the file, 1 to 100 characters without path"
                                         " separators; a counter is added unless overwrite is on."),
-                io.Combo.Input("folder", options=list(FOLDERS),
+                io.Combo.Input("folder", options=list(FOLDERS), advanced=True,
                                tooltip="models: models/llla, beside your other models. output:"
                                        " output/llla. LLLA Load lists both."),
-                io.Boolean.Input("overwrite", default=False,
+                io.Boolean.Input("overwrite", default=False, advanced=True,
                                  tooltip="On: the file has exactly this name, and an older one of"
                                          " that name is replaced. Off: nothing is ever replaced."),
             ],
@@ -145,7 +149,9 @@ class BayesDiffLLLASave(io.ComfyNode):
 
     @classmethod
     def execute(cls, posterior, filename_prefix, folder, overwrite) -> io.NodeOutput:
-        path = _save_path(filename_prefix, folder, overwrite)
+        place = _output_folder() if folder == "output" else \
+            Path(folder_paths.get_folder_paths(FOLDER)[0])
+        path = save_path(place, filename_prefix, overwrite)
         llla_file.write(posterior, path)
         name = path.name if folder == "models" else OUTPUT + path.name
         return io.NodeOutput(name, ui=ui.PreviewText(f"saved as {name}"))
@@ -164,17 +170,18 @@ class BayesDiffLLLALoad(io.ComfyNode):
                 io.Combo.Input("file", options=_files(),
                                tooltip="A file of models/llla or, marked [output], of output/llla."
                                        " At least 1 must be there; press R to refresh the list."),
-                io.Combo.Input("structure", options=[AS_FITTED, *STRUCTURES],
+                io.Combo.Input("structure", options=[AS_FITTED, *STRUCTURES], advanced=True,
                                tooltip="as fitted, full or diagonal. A file fitted as diagonal"
                                        " cannot become full."),
-                io.Combo.Input("prior", options=[AS_FITTED, *PRIORS],
+                io.Combo.Input("prior", options=[AS_FITTED, *PRIORS], advanced=True,
                                tooltip="as fitted; fixed: prior_precision is used; evidence: the"
                                        " data choose it."),
                 io.Float.Input("prior_precision", default=1.0, min=1e-6, max=1e9, step=0.1,
-                               round=False,
+                               round=False, advanced=True,
                                tooltip="1 / variance that a weight has before any data, above 0."
                                        " Only used with prior 'fixed'."),
                 io.Float.Input("temperature", default=1.0, min=0.0, max=1e6, step=0.05, round=False,
+                               advanced=True,
                                tooltip="Factor on the posterior variance beside the fitted one, 0"
                                        " to 1000000; 1 leaves it as fitted."),
             ],
@@ -186,9 +193,7 @@ class BayesDiffLLLALoad(io.ComfyNode):
 
     @classmethod
     def fingerprint_inputs(cls, file, **settings):
-        path = _path(file)
-        found = path.stat() if path else None
-        return (found.st_mtime_ns, found.st_size) if found else None
+        return state(_path(file))
 
     @classmethod
     def execute(cls, file, structure, prior, prior_precision, temperature) -> io.NodeOutput:
@@ -221,12 +226,6 @@ def _examples(model, positive, latents, images, vae, size, settings):
     return data_loop.own_samples(model, positive, empty, settings), "own samples"
 
 
-def _single(name: str, values: list) -> list:
-    if len(values) != 1:
-        raise BayesDiffError(f"{len(values)} values of {name} are connected, 1 was expected.")
-    return values
-
-
 def _info(cls, llla: Llla, warning: str | None = None) -> dict:
     """What a node shows: text, a plot, and the plotted numbers for the browser."""
     levels = predictive_sd_by_level(llla)
@@ -253,16 +252,3 @@ def _path(file: str) -> Path | None:
     else:
         found = folder_paths.get_full_path(FOLDER, file) or ""
     return Path(found) if os.path.isfile(found) else None  # False for names that cannot be
-
-
-def _save_path(prefix: str, folder: str, overwrite: bool) -> Path:
-    name = plain_name("filename_prefix", prefix, ".safetensors")
-    place = _output_folder() if folder == "output" else \
-        Path(folder_paths.get_folder_paths(FOLDER)[0])
-    if overwrite:
-        return place / f"{name}.safetensors"
-    taken = {path.name.lower() for path in place.glob("*.safetensors")} if place.is_dir() else set()
-    number = 1
-    while (numbered := f"{name}_{number:05}_.safetensors").lower() in taken:
-        number += 1
-    return place / numbered

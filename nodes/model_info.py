@@ -3,8 +3,8 @@
 from comfy_api.latest import io, ui
 
 from ..bayesdiff_core.checks import BayesDiffError
-from .host.last_layers import last_layer_of
-from .host.prediction import prediction_kind
+from .host.network.last_layers import last_layer_of
+from .host.network.parameterization import prediction_kind
 
 
 class BayesDiffModelInfo(io.ComfyNode):

@@ -5,8 +5,11 @@ import json
 from comfy_api.latest import io, ui
 
 from ..bayesdiff_core import checks
+from ..bayesdiff_core.checks import BayesDiffError
 from ..bayesdiff_core.resampling import UNITS, step_to_leave
-from .host import resampling
+from .host.run import states
+from .host.run.recipes import NOTHING_KNOWN, Links
+from .host.run.variations import Move, resampled
 from .sockets import TRAJECTORY
 
 DRAWS = ["deviations", "gaussian"]
@@ -23,8 +26,10 @@ class BayesDiffResample(io.ComfyNode):
                         " the model is unsure, and samples on: variations of a picture, or of the"
                         " masked part of it.",
             inputs=[
-                TRAJECTORY.Input("trajectory", tooltip="From BayesDiff KSampler, BayesDiff Sampler"
-                                                       " Custom or BayesDiff Best of N."),
+                TRAJECTORY.Input("trajectory", optional=True,
+                                 tooltip="From a BayesDiff sampler; or from Trajectory Load, then"
+                                         " with a model and prompts, or a guider. Link this, or"
+                                         " mean and variance."),
                 io.Int.Input("step", default=-1, min=-1, max=10000,
                              tooltip="The step to go back to, one that the trajectory keeps: 0 is"
                                      " the start. -1: the one nearest to `fraction`."),
@@ -38,7 +43,7 @@ class BayesDiffResample(io.ComfyNode):
                                        " units of the noise level 0.1 to 0.6 is usual, more may"
                                        " leave noise in the picture. At step 0 it"
                                        " is the share of new noise, at most 1."),
-                io.Combo.Input("unit", options=list(UNITS), default="noise level",
+                io.Combo.Input("strength_unit", options=list(UNITS), default="noise level",
                                tooltip="noise level: strength 1 moves as far as the noise at that"
                                        " step is strong (rms). posterior: strength 1 is one draw of"
                                        " the trajectory's own variance, as in the paper; that may"
@@ -51,7 +56,9 @@ class BayesDiffResample(io.ComfyNode):
                                        " deviations, so they give gaussian."),
                 io.Int.Input("seed", default=0, min=0, max=0xffffffffffffffff,
                              control_after_generate=True,
-                             tooltip="Seed of the moves, 0 to 2^64 - 1. Same seed, same bits."),
+                             tooltip="Seed of the moves, and of the noise that ancestral and SDE"
+                                     " samplers add from there on, 0 to 2^64 - 1. Same seed, same"
+                                     " bits."),
                 io.Mask.Input("mask", optional=True,
                               tooltip="Where to resample, 0 to 1, of any size: where it is 0 the"
                                       " latent stays as it is, bit for bit."),
@@ -62,6 +69,25 @@ class BayesDiffResample(io.ComfyNode):
                 io.Model.Input("model", optional=True,
                                tooltip="Another model from this step on, of the same family: with"
                                        " a LoRA, another checkpoint, a refiner."),
+                io.Latent.Input("mean", optional=True,
+                                tooltip="E(x_t), as Trajectory At Step gives it, in place of a"
+                                        " trajectory; with variance, sampler, sigmas, and a guider"
+                                        " or a model with prompts and cfg."),
+                io.Latent.Input("variance", optional=True,
+                                tooltip="Var(x_t), from 0, of the shape of `mean`."),
+                io.Guider.Input("guider", optional=True,
+                                tooltip="Model and prompts from this step on, in place of model,"
+                                        " positive, negative and cfg."),
+                io.Sampler.Input("sampler", optional=True,
+                                 tooltip="Another sampler from this step on. Needed with mean and"
+                                         " variance."),
+                io.Sigmas.Input("sigmas", optional=True,
+                                tooltip="The noise levels from `mean` on, falling, 2 or more. Only"
+                                        " with mean and variance: a trajectory has its own."),
+                io.Float.Input("cfg", default=0.0, min=0.0, max=100.0, step=0.1, round=0.01,
+                               optional=True, advanced=True,
+                               tooltip="Guidance scale from this step on, above 0 to 100. 0: that"
+                                       " of the trajectory, or of the guider."),
             ],
             outputs=[
                 io.Latent.Output(display_name="latent",
@@ -74,35 +100,51 @@ class BayesDiffResample(io.ComfyNode):
         )
 
     @classmethod
-    def execute(cls, trajectory, step, fraction, count, strength, unit, draw, seed, mask=None,
-                positive=None, negative=None, model=None) -> io.NodeOutput:
+    def execute(cls, trajectory=None, *, step, fraction, count, strength, strength_unit, draw, seed,
+                mask=None, positive=None, negative=None, model=None, mean=None, variance=None,
+                guider=None, sampler=None, sigmas=None, cfg=0.0) -> io.NodeOutput:
         checks.at_least("count", count, 1)
-        recipe = resampling.recipe_of(trajectory)
-        same = positive is None and negative is None and model is None
-        step = step_to_leave(trajectory, step, fraction)
-        if mask is not None:
-            mask = resampling.spread(mask, recipe)
-        report = {"step": step, "sigma": float(trajectory.sigmas[step]), "rms": [0.0], "calls": 0,
-                  "notes": _notes(trajectory, step, strength, draw)}
-        if strength == 0 and same:
-            original = recipe.result["samples"]
-            samples = original.expand(count, *original.shape)
+        links = Links(guider, model, positive, negative, cfg, sampler)
+        latents = {"mean": mean, "variance": variance, "sigmas": sigmas}
+        _check_source(trajectory, latents, mask)
+        from_latents = trajectory is None
+        if from_latents:
+            trajectory = states.from_latents(**latents, recipe=links.into(NOTHING_KNOWN))
+            step, links = 0, Links()
         else:
-            drawn = resampling.drawn_offsets(trajectory, recipe, step, count, seed, strength, unit,
-                                             draw == "gaussian", mask)
-            recipe = resampling.changed(recipe, model, positive, negative)
-            variations = resampling.Variations(trajectory, recipe, step, mask)
-            samples = variations.sample(drawn)
-            report.update(rms=variations.rms(), calls=variations.calls)
-        text = "\n".join([f"from step {step} of {len(trajectory.sigmas) - 1} (sigma"
-                          f" {report['sigma']:.4g}), {report['calls']} calls",
-                          f"rms offset: {', '.join(f'{rms:.4g}' for rms in report['rms'])}",
-                          *report["notes"]])
-        return io.NodeOutput(resampling.image_by_image(recipe.result, samples), json.dumps(report),
-                             ui=ui.PreviewText(text))
+            step = step_to_leave(trajectory, step, fraction)
+        found = resampled(trajectory, step, Move(count, seed, strength, strength_unit,
+                                                 draw == "gaussian"), links, mask)
+        sigma, left = float(trajectory.sigmas[step]), len(trajectory.sigmas) - 1 - step
+        notes = _notes(trajectory, step, strength, draw, from_latents)
+        report = {"step": None if from_latents else step, "sigma": sigma, "rms": found.rms,
+                  "calls": found.calls, "notes": notes}
+        text = "\n".join([f"from {'mean and variance' if from_latents else f'step {step}'} (sigma"
+                          f" {sigma:.4g}, {left} steps left), {found.calls} calls",
+                          f"rms offset: {', '.join(f'{rms:.4g}' for rms in found.rms)}", *notes])
+        return io.NodeOutput(found.latent, json.dumps(report), ui=ui.PreviewText(text))
 
 
-def _notes(trajectory, step: int, strength: float, draw: str) -> list[str]:
+def _check_source(trajectory, latents: dict, mask) -> None:
+    """A trajectory, or all of the latents."""
+    given = [name for name, link in latents.items() if link is not None]
+    missing = [name for name in latents if name not in given]
+    if trajectory is not None and given:
+        raise BayesDiffError(f"a trajectory is linked and {', '.join(given)} besides, one of the"
+                             " two was expected: unlink the trajectory, or these.")
+    if trajectory is None and missing:
+        what = f"{', '.join(given)} without {', '.join(missing)}" if given else "nothing"
+        raise BayesDiffError(f"{what} is linked to begin from: link a trajectory, or mean, variance"
+                             " and sigmas with a sampler and a guider.")
+    if trajectory is None and mask is not None:
+        raise BayesDiffError("a mask is linked, but mean and variance do not tell what the picture"
+                             " outside of it was: unlink the mask, or link the trajectory.")
+
+
+def _notes(trajectory, step: int, strength: float, draw: str, from_latents: bool) -> list[str]:
+    if from_latents:
+        return ["mean and variance carry no deviations: gaussian noise of the variance is used"] \
+            if draw == "deviations" else []
     if step == 0:
         return ["at the start strength is the share of new noise, so 1 is the most"] \
             if strength > 1 else []

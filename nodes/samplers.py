@@ -6,21 +6,17 @@ import comfy.samplers
 from comfy_api.latest import io, ui
 
 from ..bayesdiff_core import scores as core_scores
+from ..bayesdiff_core import skip_schedule
 from ..bayesdiff_core.checks import BayesDiffError
-from ..bayesdiff_core.deviations import MEANINGS
+from ..bayesdiff_core.deviations import NOISE_MODELS
 from ..bayesdiff_core.trajectory import mixed_seed
-from . import viewer
-from .host import sampling
-from .host.free import Free
-from .host.ghosts import Ghosts
-from .host.paper import Paper
-from .host.predicting import Predictor
+from .host.run import by_mode, sampling
+from .host.run.by_mode import MODES, PAPER_RULES, Options, Taken
+from .host.run.sampling import Observation
+from .pictures import viewer
 from .sockets import LLLA, TRAJECTORY
 
-# Extra calls as a share of the steps.
-SHARES = {"light": 0.2, "accurate": 0.5}
-MODES = ["free", *SHARES, "paper"]
-PAPER_SAMPLES = 10  # S, where none is given
+ALIASES = ["uncertainty", "variance", "confidence", "bayesian", "ksampler"]
 
 
 class BayesDiffKSampler(io.ComfyNode):
@@ -30,13 +26,14 @@ class BayesDiffKSampler(io.ComfyNode):
             node_id="BayesDiff_KSampler",
             display_name="BayesDiff KSampler",
             category="bayesdiff",
-            description="KSampler's picture, bit for bit (but for mode paper), and the variance"
-                        " that the model's uncertainty gives it.",
+            description="The same picture as KSampler (except in mode paper), and where the model"
+                        " hesitated while it drew.",
             inputs=[
                 *ksampler_inputs(
                     seed="The seed of the noise, as in KSampler.",
-                    sampler="The sampler. dpm_adaptive works in mode free only; mode paper takes"
-                            " ddim, euler and dpm_2 (its DPM-Solver-2).",
+                    sampler="The sampler. dpm_adaptive and samplers of other packs are observed in"
+                            " mode free; mode paper takes ddim, euler and dpm_2 (its"
+                            " DPM-Solver-2).",
                     latent="The latent to denoise."),
                 *_inputs(),
             ],
@@ -46,11 +43,13 @@ class BayesDiffKSampler(io.ComfyNode):
 
     @classmethod
     def execute(cls, model, seed, steps, cfg, sampler_name, scheduler, positive, negative,
-                latent_image, denoise, posterior=None, **options) -> io.NodeOutput:
-        watcher = watcher_for(model, posterior, latent_image, **options)
-        latent = sampling.sample(model, watcher, seed, steps, cfg, sampler_name, scheduler,
-                                 positive, negative, latent_image, denoise)
-        return _results(latent, latent_image, watcher, options, posterior)
+                latent_image, denoise, posterior=None, **widgets) -> io.NodeOutput:
+        options = Options(**widgets)
+        mode = by_mode.taken(options.mode, posterior, sampler_name)
+        observer = observer_for(mode.mode, model, posterior, latent_image, options)
+        latent, seen = sampling.sample(model, observer, seed, steps, cfg, sampler_name, scheduler,
+                                       positive, negative, latent_image, denoise)
+        return _results(latent, latent_image, seen, mode, posterior)
 
 
 class BayesDiffSamplerCustom(io.ComfyNode):
@@ -60,8 +59,8 @@ class BayesDiffSamplerCustom(io.ComfyNode):
             node_id="BayesDiff_SamplerCustom",
             display_name="BayesDiff Sampler Custom",
             category="bayesdiff",
-            description="SamplerCustomAdvanced's picture, bit for bit (but for mode paper), and the"
-                        " variance that the model's uncertainty gives it.",
+            description="The same picture as SamplerCustomAdvanced (except in mode paper), and"
+                        " where the model hesitated while it drew.",
             inputs=[
                 io.Noise.Input("noise", tooltip="The initial noise."),
                 io.Guider.Input("guider", tooltip="The model with its prompts: BasicGuider or"
@@ -78,13 +77,13 @@ class BayesDiffSamplerCustom(io.ComfyNode):
 
     @classmethod
     def execute(cls, noise, guider, sampler, sigmas, latent_image, posterior=None,
-                **options) -> io.NodeOutput:
-        watcher = watcher_for(guider.model_patcher, posterior, latent_image, **options)
-        latent, _ = sampling.sample_guider(guider, watcher, noise, sampler, sigmas, latent_image)
-        return _results(latent, latent_image, watcher, options, posterior)
-
-
-ALIASES = ["uncertainty", "variance", "confidence", "bayesian", "ksampler"]
+                **widgets) -> io.NodeOutput:
+        options = Options(**widgets)
+        mode = by_mode.taken(options.mode, posterior, sampler, guider)
+        observer = observer_for(mode.mode, guider.model_patcher, posterior, latent_image, options)
+        latent, seen = sampling.sample_guider(guider, observer, noise, sampler, sigmas,
+                                              latent_image)
+        return _results(latent, latent_image, seen, mode, posterior)
 
 
 def ksampler_inputs(seed: str, sampler: str, latent: str) -> list:
@@ -113,30 +112,53 @@ def _inputs() -> list:
     return [
         LLLA.Input("posterior", optional=True,
                    tooltip="From LLLA Fit or LLLA Load. Modes light, accurate and paper need it."),
-        io.Combo.Input("mode", options=MODES, default="free",
-                       tooltip="free: trajectory variance, no posterior, no extra calls."
-                               " light: extra network calls for a fifth of the steps, 1.2 times"
-                               " KSampler's calls (1.1 to 1.3 times its time where it was"
-                               " measured). accurate: for half of the steps, 1.5 times (1.4 to"
-                               " 1.6). paper: the published algorithm, 2.5 to 11 times; the only"
-                               " mode that changes the picture."),
-        io.Int.Input("nodes", default=0, min=0, max=100, advanced=True,
-                     tooltip="light and accurate: noise levels at which deviations are measured,"
-                             " 0 to 100; 0 lets the mode choose. More cost more calls."),
-        io.Int.Input("skip_interval", default=4, min=0, max=1000, advanced=True,
-                     tooltip="paper: plain steps between two uncertain ones, 0 to 1000; 0 makes"
-                             " every step uncertain."),
-        io.Int.Input("deviations", default=0, min=0, max=256, advanced=True,
-                     tooltip="light and accurate: deviations carried beside each image; paper: the"
-                             " Monte Carlo sample size S. 0 to 256; 0 lets the mode choose."),
-        io.Combo.Input("meaning", options=list(MEANINGS), default="independent", advanced=True,
-                       tooltip="independent: fresh noise at every step, the paper's meaning."
-                               " shared: one draw of the last layer's weights for all steps and"
-                               " images, spatially coherent; needs more deviations."),
-        io.Int.Input("uncertainty_seed", default=0, min=0, max=0xffffffffffffffff, advanced=True,
-                     tooltip="Seed of the deviations. It never changes the picture, but in mode"
-                             " paper."),
-        io.Int.Input("keep_steps", default=10, min=2, max=1000, advanced=True,
+        io.Combo.Input("mode", options=list(MODES), default="auto",
+                       tooltip="auto: light where a posterior is connected, else free. free: how"
+                               " much the picture still changed in the last steps; no posterior,"
+                               " no extra calls. light: the model's own uncertainty, 1.2 times"
+                               " KSampler's network calls (1.1 to 1.3 times its time where it was"
+                               " measured). accurate: the same more precisely, 1.5 times the calls"
+                               " (1.4 to 1.6 times the time). paper: the published algorithm, 2.5"
+                               " to 11 times; the only mode that changes the picture."),
+        io.Combo.Input("skip_schedule", options=list(skip_schedule.WAYS), default="chosen",
+                       optional=True, advanced=True,
+                       tooltip="Which steps get extra calls (light, accurate, paper). chosen: the"
+                               " mode chooses. interval: every skip_interval + 1 steps from the"
+                               " first. steps: those in uncertain_steps."),
+        io.Int.Input("skip_interval", default=4, min=0, max=1000, optional=True,
+                     advanced=True,
+                     tooltip="Plain steps between two uncertain ones, 0 to 1000; 0 makes every step"
+                             " uncertain. With skip_schedule interval, and in mode paper with"
+                             " chosen."),
+        io.String.Input("uncertain_steps", default="", optional=True, advanced=True,
+                        tooltip="With skip_schedule steps: the steps that get extra calls, counted"
+                                " from 0, rising, between commas, such as 0,5,10,15."),
+        io.Int.Input("probe_levels", default=0, min=0, max=100, optional=True, advanced=True,
+                     tooltip="light and accurate, with skip_schedule chosen: at how many noise"
+                             " levels deviations are measured, 0 to 100. Leave at 0: the mode"
+                             " chooses. More is more precise and slower."),
+        io.Int.Input("deviations", default=0, min=0, max=256, optional=True, advanced=True,
+                     tooltip="light and accurate: deviations carried beside each image, 0 to 256."
+                             " Leave at 0: the mode chooses. More is more precise and slower."),
+        io.Int.Input("mc_samples", default=10, min=1, max=256, optional=True, advanced=True,
+                     tooltip="paper: the Monte Carlo sample size S, 1 to 256; each costs a network"
+                             " call at every uncertain step."),
+        io.Combo.Input("paper_rule", options=list(PAPER_RULES), default=PAPER_RULES[0],
+                       optional=True, advanced=True,
+                       tooltip="paper: whose step it takes. by sampler: ddim or euler, dpm_2, ddpm"
+                               " as the paper has them. The others take the sampler's place: ddpm,"
+                               " analytic-dpm (with the noise energies that LLLA Fit measured),"
+                               " reverse sde euler; not for flow models."),
+        io.Combo.Input("noise_model", options=list(NOISE_MODELS), default=NOISE_MODELS[0],
+                       optional=True, advanced=True,
+                       tooltip="light and accurate. independent: fresh noise at every step, as in"
+                               " the paper. shared: one draw of the last layer's weights for all"
+                               " steps and images, spatially coherent; needs more deviations."),
+        io.Int.Input("uncertainty_seed", default=0, min=0, max=0xffffffffffffffff, optional=True,
+                     advanced=True,
+                     tooltip="Seed of the deviations, 0 to 2^64 - 1. It never changes the picture,"
+                             " except in mode paper."),
+        io.Int.Input("keep_steps", default=10, min=2, max=1000, optional=True, advanced=True,
                      tooltip="States that the trajectory keeps, first and last included, 2 to 1000;"
                              " fewer where they would take more than 512 MB."),
     ]
@@ -150,16 +172,19 @@ def _outputs() -> list:
         TRAJECTORY.Output(display_name="trajectory", tooltip="Mean, variance and deviations at the"
                                                              " kept steps."),
         io.Float.Output(display_name="scores", is_output_list=True,
-                        tooltip="Relative change of each image, from 0: how much it still changed"
-                                " in the last 40 % of the steps, over its own detail. High means"
-                                " unsure, not bad. Uncertainty Score gives others."),
-        io.String.Output(display_name="report", tooltip="JSON: mode, scores, summed variance,"
-                                                        " calls, notes."),
+                        tooltip="One score per image, from 0: relative change, how much the image"
+                                " still changed in the last 40 % of the steps, over its own"
+                                " detail. High means unsure, not bad. Uncertainty Score gives"
+                                " others, the posterior's among them."),
+        io.String.Output(display_name="report", tooltip="JSON: the mode taken and why, what the"
+                                                        " scores measure, the posterior's own"
+                                                        " scores, calls, notes."),
+        io.Latent.Output(display_name="mean", tooltip="E(x_0), the mean of the result: the latent"
+                                                      " itself in all modes except paper."),
     ]
 
 
-def watcher_for(model, posterior, latent, *, mode, uncertainty_seed, keep_steps, nodes=0,
-                skip_interval=0, deviations=0, meaning="independent"):
+def observer_for(mode: str, model, posterior, latent: dict, options: Options):
     samples = latent["samples"]
     if getattr(samples, "is_nested", False):
         raise BayesDiffError("the latent holds several tensors (video with sound), one was"
@@ -168,40 +193,42 @@ def watcher_for(model, posterior, latent, *, mode, uncertainty_seed, keep_steps,
         raise BayesDiffError(f"the latent holds no image (its shape is {tuple(samples.shape)}), at"
                              " least one was expected: look at the node that makes it.")
     indices = latent.get("batch_index") or range(len(samples))
-    seeds = [mixed_seed(uncertainty_seed, index) for index in indices]
-    if mode == "free":
-        return Free(seeds, keep_steps)
-    if posterior is None:
-        raise BayesDiffError(f"mode {mode} needs a posterior, and none is connected: connect LLLA"
-                             " Fit or LLLA Load, or choose mode free.")
-    predictor = Predictor(model, posterior)
-    if mode == "paper":
-        return Paper(predictor, seeds, keep_steps, skip_interval, deviations or PAPER_SAMPLES)
-    return Ghosts(predictor, seeds, keep_steps, share=SHARES[mode], nodes=nodes,
-                  deviations=deviations, meaning=meaning,
-                  weight_seed=mixed_seed(uncertainty_seed, -1))
+    seeds = [mixed_seed(options.uncertainty_seed, index) for index in indices]
+    return by_mode.observer(mode, model, posterior, seeds, options)
 
 
-def _results(latent: dict, latent_image: dict, watcher, options: dict,
+def _results(latent: dict, latent_image: dict, seen: Observation, mode: Taken,
              posterior) -> io.NodeOutput:
-    trajectory = sampling.with_latents(watcher.trajectory, latent_image, latent)
+    trajectory = sampling.with_latents(seen.trajectory, latent_image, latent)
     variance = trajectory.latent_variance()
     scores = core_scores.default(trajectory).tolist()
-    notes = list(watcher.notes)
-    if options["mode"] == "free" and posterior is not None:
+    notes = list(seen.notes)
+    if mode.mode == "free" and posterior is not None:
         notes.append("a posterior is connected, but mode free does not use it")
-    report = {"mode": options["mode"], "score": core_scores.DEFAULT, "scores": scores,
-              "summed_variance": core_scores.total(variance).tolist(), "calls": watcher.calls,
-              "extra_calls": watcher.extra_calls,
-              "kept_steps": trajectory.steps.tolist(), "notes": notes}
-    text = "\n".join([
-        f"mode {options['mode']}: {watcher.calls} calls and {watcher.extra_calls} extra ones",
-        f"scores: {', '.join(f'{score:.4g}' for score in scores)}", *notes])
+    report = {"mode": mode.mode, "why": mode.why, "score": core_scores.DEFAULT,
+              "measures": core_scores.MEASURES[core_scores.DEFAULT], "scores": scores,
+              "summed_variance": core_scores.total(variance).tolist(),
+              "variance": "trajectory variance" if mode.mode == "free" else "the posterior's",
+              "calls": seen.calls, "extra_calls": seen.extra_calls,
+              "uncertain_steps": list(seen.uncertain), "kept_steps": trajectory.steps.tolist(),
+              "notes": notes}
+    lines = [f"mode {mode.mode}{f' ({mode.why})' if mode.why else ''}: {seen.calls} network calls"
+             f" and {seen.extra_calls} extra ones",
+             f"scores, {core_scores.DEFAULT}: {_numbers(scores)}"]
+    if mode.mode != "free":
+        lines.append(f"the posterior's own, summed variance: {_numbers(report['summed_variance'])}")
     shown = {"viewer": viewer.shown(viewer.of_trajectory, trajectory),
-             "schedule": {"steps": len(trajectory.sigmas) - 1,
-                          "uncertain": list(watcher.uncertain),
-                          "calls": watcher.calls, "extra_calls": watcher.extra_calls,
+             "schedule": {"mode": mode.mode, "steps": len(trajectory.sigmas) - 1,
+                          "uncertain": list(seen.uncertain),
+                          "calls": seen.calls, "extra_calls": seen.extra_calls,
                           "flow": sampling.samples_flow(trajectory)}}
+    mean = latent["samples"] if mode.mode != "paper" else \
+        trajectory.latent_mean().to(latent["samples"])
     return io.NodeOutput(latent, {**latent, "samples": variance.to(latent["samples"])},
-                         trajectory, scores, json.dumps(report),
-                         ui={**ui.PreviewText(text).as_dict(), "bayesdiff": [shown]})
+                         trajectory, scores, json.dumps(report), {**latent, "samples": mean},
+                         ui={**ui.PreviewText("\n".join([*lines, *notes])).as_dict(),
+                             "bayesdiff": [shown]})
+
+
+def _numbers(values: list[float]) -> str:
+    return ", ".join(f"{value:.4g}" for value in values)

@@ -7,10 +7,11 @@ from comfy_api.latest import io, ui
 from comfy_execution.graph_utils import ExecutionBlocker
 
 from ..bayesdiff_core import scores as core
+from ..bayesdiff_core import taught
 from ..bayesdiff_core.checks import BayesDiffError
 from . import metadata
-from .heatmap import latent_of
-from .sockets import TRAJECTORY
+from .files import taught_file
+from .sockets import TRAJECTORY, latent_of
 
 MISSING = {core.IN_MASK: "a mask", core.TRAJECTORY: "a trajectory",
            core.RELATIVE: "a trajectory"}
@@ -39,7 +40,8 @@ class BayesDiffScore(io.ComfyNode):
                 io.Image.Input("images", optional=True, tooltip=(
                     "Passed on unchanged, 1 or more. A Save Image behind this node runs after it,"
                     " so its files carry the scores.")),
-                io.Combo.Input("score", options=core.SCORES, default=core.DEFAULT, tooltip=(
+                io.Combo.Input("score", options=[*core.SCORES, *taught_file.options()],
+                               default=core.DEFAULT, tooltip=(
                     "sum: variance summed over pixels and channels, the paper's. mean: that by"
                     " their number, so that sizes compare. local contrast: how far the standard"
                     " deviation is from its local mean (windows of 1/8 of the shorter side), root"
@@ -51,7 +53,9 @@ class BayesDiffScore(io.ComfyNode):
                     " real images', 0.5 is chance: relative change 0.59 to 0.62 on Fashion-MNIST,"
                     " 0.56 to 0.57 on CIFAR-10, where no score was above chance for certain;"
                     " sum 0.50 to 0.65. Dropping by none of them raised precision above random"
-                    " dropping. Inside mask was not measured.")),
+                    " dropping. Inside mask was not measured. taught: what you taught Uncertainty"
+                    " Self-check under that name, the chance that you would dislike an image, 0 to"
+                    " 1; needs a trajectory. Press R to see new names.")),
             ],
             outputs=[
                 io.Float.Output(display_name="scores", is_output_list=True, tooltip=(
@@ -69,24 +73,48 @@ class BayesDiffScore(io.ComfyNode):
         )
 
     @classmethod
+    def fingerprint_inputs(cls, score=("",), **others):
+        """Runs again when more was taught."""
+        return taught_file.state_of(score[0])
+
+    @classmethod
     def execute(cls, score, variance=None, trajectory=None, mask=None,
                 images=None) -> io.NodeOutput:
-        found = scores_of(variance, trajectory, mask)
         name = score[0]
-        if name not in found:
-            raise BayesDiffError(f"score is {name!r}, which needs {MISSING.get(name, 'no input')},"
-                                 " and none is linked: link it, or choose one of"
-                                 f" {', '.join(found)}.")
-        report = {"score": name, "scores": found[name], "all": found}
+        found, notes = with_taught(name, scores_of(variance, trajectory, mask), trajectory)
+        report = {"score": name, "scores": found[name], "all": found, "notes": notes}
         saved = metadata.record(cls, {"node": "Uncertainty Score", **report})
         lines = [f"{len(found[name])} images, score: {name}",
                  *(f"{each}: {', '.join(f'{value:.4g}' for value in values)}"
-                   for each, values in found.items())]
+                   for each, values in found.items()), *notes]
         if not saved:
             lines.append("saved images will not carry the scores: the prompt came without a"
                          " workflow (extra_pnginfo)")
         return io.NodeOutput(found[name], json.dumps(report), images or ExecutionBlocker(None),
                              ui=ui.PreviewText("\n".join(lines)))
+
+
+def with_taught(name: str, found: dict[str, list[float]], trajectories: list | None
+                ) -> tuple[dict[str, list[float]], list[str]]:
+    """The scores and, where that is chosen, the taught one too; and what is to be said of it.
+    Refused if the chosen one cannot be had."""
+    if name.startswith(taught_file.OPTION) and trajectories is not None:
+        path = taught_file.path_of(name.removeprefix(taught_file.OPTION))
+        if not path.is_file():
+            raise BayesDiffError(f"score is {name[:120]!r}, and output/{taught_file.KIND.folder}"
+                                 f" has no {path.name}: refresh the list and choose another, or"
+                                 " teach Uncertainty Self-check under that name.")
+        try:
+            values, notes = taught.score(taught.learn(taught_file.read(path)), found)
+        except BayesDiffError as error:
+            raise BayesDiffError(f"score is {name!r}: {error}") from error
+        return {**found, name: values}, notes
+    if name not in found:
+        missing = "a trajectory" if name.startswith(taught_file.OPTION) else \
+            MISSING.get(name, "no input")
+        raise BayesDiffError(f"score is {name!r}, which needs {missing}, and none is linked: link"
+                             f" it, or choose one of {', '.join(found)}.")
+    return found, []
 
 
 def scores_of(variances: list[dict] | None, trajectories: list | None,

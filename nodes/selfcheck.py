@@ -1,11 +1,19 @@
-"""Whether a score agrees with its user."""
+"""Whether a score agrees with its user, and one that learns to."""
 
 import json
 
 from comfy_api.latest import io, ui
 
+from ..bayesdiff_core import taught
+from ..bayesdiff_core.checks import BayesDiffError
 from ..bayesdiff_core.filtering import check_scores, indices_of
+from ..bayesdiff_core.scores import DEFAULT
 from ..bayesdiff_core.selfcheck import self_check
+from .files import taught_file
+from .scores import scores_of
+from .sockets import TRAJECTORY
+
+CHECK, ADD = "only check", "add"
 
 
 class BayesDiffSelfCheck(io.ComfyNode):
@@ -16,39 +24,109 @@ class BayesDiffSelfCheck(io.ComfyNode):
             display_name="Uncertainty Self-check",
             category="bayesdiff",
             description="Says whether a score tells images you dislike from images you like better"
-                        " than chance, for this model and prompt.",
+                        " than chance, for this model and prompt. Learns a score of its own from"
+                        " them, if you give it a name.",
             inputs=[
-                io.Float.Input("scores", force_input=True, tooltip=(
-                    "One score an image, finite; images of one prompt and one setting.")),
+                io.Float.Input("scores", optional=True, force_input=True, tooltip=(
+                    "One score an image, finite; images of one prompt and one setting. Not linked:"
+                    " the relative change of the trajectory.")),
                 io.String.Input("liked", default="", tooltip=(
                     "Places of images you like, from 0, separated by commas: 0,3,5. At least 1; 4"
                     " or more are needed to show anything.")),
                 io.String.Input("disliked", default="", tooltip=(
                     "Places of images you dislike, in the same form. Images in neither list do not"
                     " count; liked and disliked together at most 200.")),
+                TRAJECTORY.Input("trajectory", optional=True, tooltip=(
+                    "The same images' trajectory, of one batch or a list, at least 4 images:"
+                    " needed to teach, as all of its scores are learned from.")),
+                io.String.Input("name", default="", optional=True, tooltip=(
+                    "Under which to keep what is taught, 1 to 100 characters without path"
+                    " separators; a file in output/bayesdiff_taught. Use one name for each model"
+                    " and kind of fault. Empty: nothing is taught.")),
+                io.Combo.Input("teach", options=[CHECK, ADD], default=CHECK, optional=True,
+                               tooltip=(
+                    "add: the named images are added to those taught before, each once, where the"
+                    " newest word counts. Repeat it over several runs, until 8 or more of each are"
+                    " named. only check: the file is not written.")),
             ],
             outputs=[
                 io.String.Output(display_name="report", tooltip=(
-                    "JSON: AUROC, 95 % interval, p-value, verdict in words.")),
+                    "JSON: AUROC, 95 % interval, p-value, verdict in words; and what was taught, if"
+                    " a name is given.")),
                 io.Float.Output(display_name="auroc", tooltip=(
                     "How often a disliked image scores higher than a liked one, 0 to 1; 0.5 is"
                     " chance.")),
             ],
             is_output_node=True,
             is_input_list=True,
-            search_aliases=["uncertainty", "auroc", "roc", "validate score", "evaluate"],
+            search_aliases=["uncertainty", "auroc", "roc", "validate score", "evaluate", "learn",
+                            "teach", "train"],
         )
 
     @classmethod
-    def execute(cls, scores, liked, disliked) -> io.NodeOutput:
-        values = [float(score) for score in scores]
-        check_scores(values)
-        sides = [indices_of(name, ",".join(map(str, side)), len(values))
-                 for name, side in (("liked", liked), ("disliked", disliked))]
-        found = self_check(values, *sides)
-        text = "\n".join([
-            found.verdict,
-            f"AUROC {found.auroc:.2f}, 95 % interval {found.low:.2f} to {found.high:.2f}"
+    def fingerprint_inputs(cls, name=("",), **others):
+        """Runs again when more was taught elsewhere."""
+        return taught_file.state_of(taught_file.OPTION + name[0])
+
+    @classmethod
+    def execute(cls, liked, disliked, scores=None, trajectory=None, name=("",),
+                teach=(CHECK,)) -> io.NodeOutput:
+        adding = teach[0] == ADD
+        if adding and not (trajectory and name[0].strip()):
+            raise BayesDiffError(f"teach is {ADD!r}, and"
+                                 f" {'name is empty' if trajectory else 'no trajectory is linked'},"
+                                 f" both were expected: give them, or choose {CHECK!r}.")
+        found = scores_of(None, trajectory, None) if trajectory else {}
+        values = _values(scores, found)
+        sides = [indices_of(side, ",".join(map(str, places)), len(values))
+                 for side, places in (("liked", liked), ("disliked", disliked))]
+        if adding and not all(sides):  # a run of which all are liked can be taught, not checked
+            report, lines = {"auroc": 0.5}, ["The score was not checked: for that, name images of"
+                                             " both kinds."]
+        else:
+            report = self_check(values, *sides)._asdict()
+            lines = _told(report)
+        if name[0].strip():
+            path = taught_file.path_of(name[0])
+            runs = taught_file.read(path)
+            if adding:
+                before, runs = runs, taught.added(runs, taught.run_of(found, *sides))
+                if runs != before:  # a file left alone does not make what reads it run again
+                    taught_file.write(path, runs)
+            learned = taught.learn(runs)
+            report = {**report, "taught": {"name": path.stem, **learned._asdict()}}
+            lines += ["", *_told_of(learned, path.stem, len(runs))]
+        return io.NodeOutput(json.dumps(report), report["auroc"],
+                             ui=ui.PreviewText("\n".join(lines)))
+
+
+def _values(scores, found: dict[str, list[float]]) -> list[float]:
+    if scores is None and not found:
+        raise BayesDiffError("neither scores nor a trajectory are linked, one of them was expected:"
+                             " link an output of a BayesDiff sampler or of Uncertainty Score.")
+    values = found[DEFAULT] if scores is None else [float(score) for score in scores]
+    check_scores(values)
+    images = len(found[DEFAULT]) if found else len(values)
+    if images != len(values):
+        raise BayesDiffError(f"there are {len(values)} scores, and the trajectory holds {images}"
+                             " images: link what belongs to the same images.")
+    return values
+
+
+def _told(check: dict) -> list[str]:
+    return [check["verdict"],
+            f"AUROC {check['auroc']:.2f}, 95 % interval {check['low']:.2f} to {check['high']:.2f}"
             " (Newcombe's method 5); 0.5 is chance",
-            f"p = {found.p_value:.2g} (exact permutation test, two-sided)"])
-        return io.NodeOutput(json.dumps(found._asdict()), found.auroc, ui=ui.PreviewText(text))
+            f"p = {check['p_value']:.2g} (exact permutation test, two-sided)"]
+
+
+def _told_of(learned: taught.Taught, name: str, runs: int) -> list[str]:
+    lines = [f"taught: {name}, {runs} {'run' if runs == 1 else 'runs'}", learned.verdict]
+    if learned.weights:
+        lines += [f"AUROC {learned.auroc:.2f}, 95 % interval {learned.low:.2f} to"
+                  f" {learned.high:.2f}, cross-validated",
+                  "what counts most: " + ", ".join(f"{score} {weight:+.2f}" for score, weight
+                                                   in taught.most_weighty(learned))]
+    if learned.usable:
+        lines.append("press R, and choose it as a score in Uncertainty Score or Filter")
+    return lines

@@ -213,7 +213,7 @@ def sheet_of(rows: list[list[Image.Image]], labels: list | None = None) -> Image
 
 
 def small(picture: Image.Image, path: Path) -> None:
-    """256 colours are enough for a page."""
+    """256 colors are enough for a page."""
     path.parent.mkdir(parents=True, exist_ok=True)
     picture.convert("P", palette=Image.Palette.ADAPTIVE, colors=256).save(path, optimize=True)
 

@@ -30,6 +30,7 @@ DEFAULT_HOST = "0.30.0"
 # These three fit together; the host's requirements alone would pick releases that do not.
 TORCH = ["torch==2.11.0", "torchvision==0.26.0", "torchaudio==2.11.0"]
 DEVELOPMENT = REPOSITORY / "tools" / "requirements-dev.txt"
+LINTERS = REPOSITORY / "tools" / "requirements-lint.txt"
 SPACE_NEEDED_GB = 9  # the finished environment takes 6 to 7, pip unpacks beside it
 
 
@@ -106,11 +107,26 @@ def python_for(host: Path) -> Path:
     return _python_in(layer)
 
 
+def python_for_lint() -> Path:
+    """A Python with the checkers of packs. Apart from the tests' own: they bring much that a host
+    does not have, and what the pack lacks must not be hidden by that."""
+    target = _named_by_pins("lint", LINTERS.read_text())
+    if not target.is_dir():
+        with _built_aside(target) as part:
+            _make_venv(part)
+            _pip(_python_in(part), "install", "--quiet", "-r", str(LINTERS))
+            part.replace(target)
+    return _python_in(target)
+
+
+def _named_by_pins(kind: str, *pins: str) -> Path:
+    text = "\n".join([*pins, f"python {sys.version_info[0]}.{sys.version_info[1]}"])
+    return cache_folder() / f"{kind}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
+
+
 def _base_environment(pinned: Path) -> Path:
     requirements = pinned / "requirements.txt"
-    pins = "\n".join([*TORCH, requirements.read_text(), DEVELOPMENT.read_text(),
-                      f"python {sys.version_info[0]}.{sys.version_info[1]}"])
-    target = cache_folder() / f"env-{hashlib.sha256(pins.encode()).hexdigest()[:10]}"
+    target = _named_by_pins("env", *TORCH, requirements.read_text(), DEVELOPMENT.read_text())
     if target.is_dir():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)

@@ -24,7 +24,8 @@ SEED = 0
 def main() -> None:
     torch.set_num_threads(1)  # sums in another order would be other bits
     demo, fit = pack_module("nodes.demo"), pack_module("nodes.host.fit")
-    demo_model, llla_file = pack_module("nodes.host.demo_model"), pack_module("nodes.llla_file")
+    demo_model, llla_file = pack_module("nodes.host.demo_model"),
+    pack_module("nodes.files.llla_file")
     names = demo_model.class_names(demo.MODEL_FILE)
     started = time.time()
     result = fit.fit(

@@ -52,29 +52,29 @@ class Features:
 def frechet(a: torch.Tensor, b: torch.Tensor) -> float:
     """Frechet distance of two sets of features, N x D, as Gaussians."""
     a, b = a.double(), b.double()
-    # tr sqrt(cov_a cov_b) is the nuclear norm of the product of the centred sets, of which only
+    # tr sqrt(cov_a cov_b) is the nuclear norm of the product of the centered sets, of which only
     # the triangular factors matter
-    centred_a, centred_b = ((x - x.mean(0)) / (len(x) - 1) ** 0.5 for x in (a, b))
-    r_a, r_b = (torch.linalg.qr(x, mode="r").R for x in (centred_a, centred_b))
+    centered_a, centered_b = ((x - x.mean(0)) / (len(x) - 1) ** 0.5 for x in (a, b))
+    r_a, r_b = (torch.linalg.qr(x, mode="r").R for x in (centered_a, centered_b))
     cross = torch.linalg.matrix_norm(r_a @ r_b.T, "nuc")
-    return float((a.mean(0) - b.mean(0)).square().sum() + centred_a.square().sum()
-                 + centred_b.square().sum() - 2 * cross)
+    return float((a.mean(0) - b.mean(0)).square().sum() + centered_a.square().sum()
+                 + centered_b.square().sum() - 2 * cross)
 
 
 def precision(samples: torch.Tensor, real: torch.Tensor, k: int = 3) -> float:
-    """The share of samples within the k-th neighbour's distance of some real one (Kynkaanniemi et
+    """The share of samples within the k-th neighbor's distance of some real one (Kynkaanniemi et
     al., 2019). With the sets exchanged it is the recall."""
     return float(inside(samples, real, k).float().mean())
 
 
 def inside(samples: torch.Tensor, real: torch.Tensor, k: int = 3) -> torch.Tensor:
-    """Which samples lie within the k-th neighbour's distance of some real one, N booleans."""
+    """Which samples lie within the k-th neighbor's distance of some real one, N booleans."""
     return distance(samples, real, k) <= 1
 
 
 def distance(samples: torch.Tensor, real: torch.Tensor, k: int = 3) -> torch.Tensor:
     """To the real manifold: the least distance to a real one in units of that one's distance to its
-    own k-th neighbour, N values."""
+    own k-th neighbor, N values."""
     radius = torch.cdist(real, real).kthvalue(k + 1).values  # the nearest is itself
     radius = radius.clamp(min=torch.finfo(radius.dtype).tiny)
     return torch.cat([(torch.cdist(part, real) / radius).amin(1) for part in samples.split(500)])

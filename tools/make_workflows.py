@@ -23,7 +23,7 @@ EXTRA = {"BayesDiff_KSampler": 450, "BayesDiff_SamplerCustom": 450, "BayesDiff_B
          "BayesDiff_UncertaintyScoreFilter": 390, "BayesDiff_LLLAFit": 370,
          "BayesDiff_LLLASave": 160, "BayesDiff_UncertaintyHeatmap": 300, "SaveImage": 230,
          "PreviewImage": 230, "MaskPreview": 230, "CLIPTextEncode": 90}
-COLOURS = {"BayesDiff_": ("#2a3343", "#1d2633"), "MarkdownNote": ("#432", "#653")}
+COLORS = {"BayesDiff_": ("#2a3343", "#1d2633"), "MarkdownNote": ("#432", "#653")}
 
 
 class Output(NamedTuple):
@@ -103,9 +103,9 @@ class Graph:
                 "widgets_values": values}
         if title:
             data["title"] = title
-        for start, (colour, background) in COLOURS.items():
+        for start, (color, background) in COLORS.items():
             if kind.startswith(start):
-                data.update(color=colour, bgcolor=background)
+                data.update(color=color, bgcolor=background)
         self._y += height + TITLE + GAP
         self.nodes.append(data)
         return data
@@ -188,7 +188,7 @@ def first_look(graph: Graph) -> None:
     graph.add("SaveImage", title="Save best", images=_picture(graph, best["latent"], vae),
               filename_prefix="bayesdiff/best")
     graph.column("6. Variations of the best")
-    others = graph.add("BayesDiff_ResampleFromTimestep", trajectory=best["trajectories"], count=8,
+    others = graph.add("BayesDiff_ResampleFromTimestep", trajectory=best["trajectory"], count=8,
                        fraction=0.2, strength=0.5, draw="gaussian")
     graph.add("SaveImage", title="Save variations", images=_picture(graph, others["latent"], vae),
               filename_prefix="bayesdiff/variation")

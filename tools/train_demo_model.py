@@ -43,7 +43,7 @@ class Learner(nn.Module):
         self.network = model.diffusion_model.train().requires_grad_(True)
         self.sampling = model.model_sampling
         torch.manual_seed(SEED)
-        _initialise(self.network)
+        _initialize(self.network)
         self.class_vectors = nn.Parameter(torch.randn(len(demo_data.NAMES), CLASS_WIDTH))
 
     def forward(self, noisy, timestep, label):
@@ -56,7 +56,7 @@ class Learner(nn.Module):
                 **{k: v.data for k, v in self.network.named_parameters()}}
 
 
-def _initialise(network: nn.Module) -> None:
+def _initialize(network: nn.Module) -> None:
     """The host's layers skip it, as they expect weights from a file."""
     for module in network.modules():
         for kind in (nn.Linear, nn.Conv2d, nn.GroupNorm, nn.LayerNorm):
@@ -120,25 +120,25 @@ def train(path: Path, iterations: int, export_only: bool = False) -> None:
     progress = cache_folder() / "nets" / "demo_model.progress"
     learner = Learner()
     average = {k: v.clone() for k, v in learner.weights().items()}
-    optimiser = torch.optim.AdamW(learner.parameters(), weight_decay=1e-3)
+    optimizer = torch.optim.AdamW(learner.parameters(), weight_decay=1e-3)
     first = 0
     if progress.exists():
         kept = torch.load(progress, weights_only=True)
         first, average = kept["step"], kept["average"]
         learner.load_state_dict(kept["learner"])
-        optimiser.load_state_dict(kept["optimiser"])
+        optimizer.load_state_dict(kept["optimizer"])
     if export_only:
         return _write(path, average, first)
     drawings, started, running = Drawings(), time.time(), None
     for step in range(first, iterations):
         generator = torch.Generator().manual_seed(SEED + step)
-        for group in optimiser.param_groups:
+        for group in optimizer.param_groups:
             group["lr"] = _rate(step, iterations)
         loss = _loss(learner, *drawings.batch(generator), generator)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(learner.parameters(), 1.0)
-        optimiser.step()
+        optimizer.step()
         keep = min(AVERAGING, (1 + step) / (10 + step))
         for key, value in learner.weights().items():
             average[key].lerp_(value, 1 - keep)
@@ -149,7 +149,7 @@ def train(path: Path, iterations: int, export_only: bool = False) -> None:
             progress.parent.mkdir(parents=True, exist_ok=True)
             part = progress.with_suffix(".part")
             torch.save({"step": step + 1, "average": average, "learner": learner.state_dict(),
-                        "optimiser": optimiser.state_dict()}, part)
+                        "optimizer": optimizer.state_dict()}, part)
             part.replace(progress)
     _write(path, average, iterations)
 

@@ -1,7 +1,7 @@
 // Which node shows what.
 import { app } from "../../scripts/app.js";
 import { addHistogram } from "./histogram.js";
-import { restore } from "./panel.js";
+import { lookAround, restore } from "./panel.js";
 import { addReport } from "./report.js";
 import { addSchedule } from "./schedule.js";
 import { addViewer } from "./viewer.js";
@@ -19,18 +19,24 @@ const PANELS = {
   BayesDiff_SamplerCustom: sampler,
   BayesDiff_BestOfN: [report],
   BayesDiff_ResampleFromTimestep: [report],
+  BayesDiff_TrajectoryAtStep: [report],
+  BayesDiff_TrajectorySave: [report],
+  BayesDiff_TrajectoryLoad: [report],
   BayesDiff_UncertaintyHeatmap: [addViewer],
   BayesDiff_UncertaintyScore: [report],
+  BayesDiff_ScoreAnImage: [report],
   BayesDiff_UncertaintyScoreFilter: [addHistogram, shortReport],
   BayesDiff_UncertaintySelfCheck: [report],
 };
 
 app.registerExtension({
-  name: "BayesDiff",
+  name: "comfyuibayesdiff.panels",
 
   nodeCreated(node) {
     PANELS[node.comfyClass]?.forEach((add) => add(node));
   },
+
+  afterConfigureGraph: lookAround,
 
   onNodeOutputsUpdated: restore,
 });

@@ -1,10 +1,13 @@
-// The scores of Uncertainty Score Filter: bars, the threshold as the widgets now have it, and small
-// pictures of what is kept and what is rejected. A click on one picks it.
+// The scores of Uncertainty Score Filter: bars, thresholds, and small pictures of what is kept and
+// what is rejected: as the last run decided, and as the server says that the next one would when a
+// widget has changed. A click on a picture picks it.
+import { api } from "../../scripts/api.js";
 import { addPanel, element, fileURL, svg, valuesOf, widgetOf } from "./panel.js";
 
 const HEIGHT = 280;
 const BINS = 24;
-const WIDGETS = ["criterion", "z", "percent", "keep", "threshold", "allow_empty", "picked"];
+const WIDGETS = ["criterion", "z", "percent", "keep", "threshold", "allow_empty", "groups",
+  "reference", "reference_mode", "picked"];
 
 class Histogram {
   constructor(node) {
@@ -27,9 +30,13 @@ class Histogram {
   show(report) {
     if (!report?.scores) return;
     this.report = report;
-    this.key = null;
+    this.key = this.asked();
     this.thumbs = report.scores.map((score, index) => this.thumb(score, index));
-    this.look();
+    this.draw(report);
+  }
+
+  asked() {
+    return JSON.stringify(valuesOf(this.node, WIDGETS));
   }
 
   thumb(score, index) {
@@ -54,35 +61,46 @@ class Histogram {
     const widget = widgetOf(this.node, "picked");
     widget.value = after.join(",");
     widget.callback?.(widget.value);
-    this.look();
   }
 
-  /** Draws again when a widget has changed: what the next run would keep. */
-  look() {
-    if (!this.report) return;
-    const values = valuesOf(this.node, WIDGETS);
-    const key = JSON.stringify(values);
-    if (key === this.key) return;
+  async look() {
+    const key = this.asked();
+    if (!this.report || key === this.key) return;
     this.key = key;
-    const { scores, groups } = this.report;
-    const decided = groups.map((group) => decide(group, scores, values, this.picked()));
-    const kept = new Set(decided.flatMap((group) => group.kept));
-    this.drawChart(kept, decided.map((group) => group.threshold));
-    const picked = this.picked();
-    this.thumbs.forEach((thumb, index) => {
-      thumb.setAttribute("aria-pressed", picked.includes(index));
-      thumb.setAttribute("aria-label", `image ${index}, score ${short(scores[index])},
-        ${kept.has(index) ? "kept" : "rejected"}`);
-    });
-    const order = scores.map((_, index) => index).sort((a, b) => scores[a] - scores[b]);
-    const onSide = (side) => order.filter((index) => kept.has(index) === (side === "kept"));
-    for (const [side, box] of Object.entries(this.sides)) {
-      const label = element("span", {}, `${side} ${onSide(side).length}`);
-      box.replaceChildren(label, ...onSide(side).map((index) => this.thumbs[index]));
+    const { scores } = this.report;
+    let decided;
+    try {
+      const body = JSON.stringify({ scores, ...JSON.parse(key) });
+      decided = await (await api.fetchApi("/bayesdiff/decide", { method: "POST", body })).json();
+    } catch {
+      decided = { error: "the server did not answer" };
     }
-    const now = decided.length === 1 ? `threshold ${short(decided[0].threshold)}`
-      : `${decided.length} groups, each with its threshold`;
-    const pickedWords = picked.length && values.criterion !== "picked"
+    if (key === this.key && scores === this.report.scores) this.draw(decided);
+  }
+
+  draw({ kept, groups, error }) {
+    const picked = this.picked();
+    this.thumbs.forEach((thumb, index) =>
+      thumb.setAttribute("aria-pressed", picked.includes(index)));
+    this.words.toggleAttribute("data-error", Boolean(error));
+    if (error) {
+      this.words.textContent = error;
+      return;
+    }
+    const { scores } = this.report;
+    const isKept = new Set(kept);
+    this.drawChart(isKept, groups.map((group) => group.threshold));
+    this.thumbs.forEach((thumb, index) => thumb.setAttribute("aria-label",
+      `image ${index}, score ${short(scores[index])}, ${isKept.has(index) ? "kept" : "rejected"}`));
+    const order = scores.map((_, index) => index).sort((a, b) => scores[a] - scores[b]);
+    for (const [side, box] of Object.entries(this.sides)) {
+      const here = order.filter((index) => isKept.has(index) === (side === "kept"));
+      box.replaceChildren(element("span", {}, `${side} ${here.length}`),
+        ...here.map((index) => this.thumbs[index]));
+    }
+    const now = groups.length === 1 ? `threshold ${short(groups[0].threshold)}`
+      : `${groups.length} groups, each with its threshold`;
+    const pickedWords = picked.length && widgetOf(this.node, "criterion")?.value !== "picked"
       ? `; ${picked.length} picked, which criterion picked would keep` : "";
     this.words.textContent =
       `scores ${short(Math.min(...scores))} to ${short(Math.max(...scores))}, ${now}${pickedWords}`;
@@ -111,36 +129,6 @@ class Histogram {
         x1: across(threshold), x2: across(threshold), y1: 0, y2: 40, class: "bayesdiff-threshold",
       })));
   }
-}
-
-/** As bayesdiff_core/filtering.py decides about a group, and by the same rules for ties. */
-function decide(group, scores, values, picked) {
-  const inOrder = group.members.toSorted((a, b) => scores[a] - scores[b]);
-  const size = inOrder.length;
-  const rising = inOrder.map((index) => scores[index]);
-  const upTo = (limit) => rising.filter((score) => score <= limit + 1e-9 * Math.abs(limit)).length;
-  const first = (count) => ({ count, threshold: rising[Math.max(count, 1) - 1] });
-  const ways = {
-    "mean + z sigma": () => {
-      const mean = rising.reduce((sum, score) => sum + score, 0) / size;
-      const spread = rising.reduce((sum, score) => sum + (score - mean) ** 2, 0) / size;
-      const threshold = mean + values.z * Math.sqrt(spread);
-      return { count: upTo(threshold), threshold };
-    },
-    "drop top percent": () => first(size - Math.floor((size * values.percent) / 100 + 0.5)),
-    "keep n": () => first(Math.min(values.keep, size)),
-    threshold: () => ({ count: upTo(values.threshold), threshold: values.threshold }),
-    // The stored scores are the server's: its last threshold stands.
-    reference: () => ({ count: upTo(group.threshold), threshold: group.threshold }),
-    picked: () => {
-      const chosen = inOrder.filter((index) => picked.includes(index));
-      inOrder.sort((a, b) => picked.includes(b) - picked.includes(a) || scores[a] - scores[b]);
-      const highest = chosen.length ? scores[chosen.at(-1)] : rising[0];
-      return { count: chosen.length, threshold: highest };
-    },
-  };
-  const { count, threshold } = ways[values.criterion]?.() ?? first(size);
-  return { kept: inOrder.slice(0, count || (values.allow_empty ? 0 : 1)), threshold };
 }
 
 /** Of the axis: scores and thresholds, but thresholds far off do not squeeze the scores. */

@@ -8,5 +8,6 @@ export function addReport(node, { height = 150, grows = true } = {}) {
     placeholder: "The report appears here when the node runs.",
   });
   const show = (output) => { box.value = (output.text ?? []).join("\n"); };
-  addPanel(node, "report", box, { height, grows, show });
+  addPanel(node, "report", element("div", { class: "bayesdiff-report" }, box),
+    { height, grows, show });
 }

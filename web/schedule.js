@@ -4,7 +4,8 @@ import { api } from "../../scripts/api.js";
 import { addPanel, element, svg, valuesOf } from "./panel.js";
 
 const HEIGHT = 66;
-const WIDGETS = ["mode", "nodes", "skip_interval", "deviations", "meaning"];
+const WIDGETS = ["mode", "skip_schedule", "skip_interval", "uncertain_steps", "probe_levels",
+  "deviations", "mc_samples", "paper_rule", "noise_model"];
 const STOCK = ["steps", "sampler_name", "scheduler", "denoise"];
 const MOST_TICKS = 200;
 
@@ -28,7 +29,7 @@ class Strip {
    * Custom's on the nodes that give the sigmas and the sampler. */
   asked() {
     const { node } = this;
-    const asked = valuesOf(node, WIDGETS);
+    const asked = { ...valuesOf(node, WIDGETS), posterior: Boolean(origin(node, "posterior")) };
     for (const giver of [node, origin(node, "sigmas"), origin(node, "sampler")]) {
       for (const [name, value] of Object.entries(giver ? valuesOf(giver, STOCK) : {})) {
         if (value !== undefined) asked[name] ??= value;
@@ -48,9 +49,9 @@ class Strip {
     const flow = this.node.properties.bayesdiff_flow ?? false;
     const known = Object.entries({ ...asked, flow }).filter(([, value]) => value !== undefined);
     try {
-      const answer = await api.fetchApi(`/bayesdiff/schedule?${new URLSearchParams(known)}`);
+      const answer = await api.fetchApi(`/bayesdiff/cost?${new URLSearchParams(known)}`);
       const told = await answer.json();
-      if (key === this.key) this.draw({ ...told, mode: asked.mode });
+      if (key === this.key) this.draw({ mode: asked.mode, ...told });
     } catch {
       if (key === this.key) this.draw({ steps: 0, words: "the server did not answer" });
     }
@@ -61,7 +62,7 @@ class Strip {
     this.node.properties.bayesdiff_flow = schedule.flow;
     const asked = this.asked();
     this.key = JSON.stringify(asked); // until a widget changes
-    this.draw({ ...schedule, mode: asked.mode, done: true });
+    this.draw({ mode: asked.mode, ...schedule, done: true });
   }
 
   draw({ steps, uncertain = [], calls, extra_calls: extra = 0, mode, error, words, done }) {
@@ -74,10 +75,11 @@ class Strip {
         x1: x, x2: x, y1: on ? 2 : 11, y2: 18, class: on ? "bayesdiff-on" : "",
       });
     }));
-    const cost = calls ? ((calls + extra) / calls).toFixed(2).replace(/\.?0+$/, "") : "";
-    const marks = marked.size ? `${extra} extra calls at ${marked.size} of ` : "";
-    this.words.textContent = error ?? words
-      ?? `${done ? "it took" : "takes"} ${cost} × KSampler: ${marks}${steps} steps`;
+    // How often a sampler calls the network is not known of all; what we add is.
+    const times = calls && ((calls + extra) / calls).toFixed(2).replace(/\.?0+$/, "");
+    const cost = calls ? `${done ? "it took" : "takes"} ${times} × KSampler: ` : "";
+    const marks = marked.size || !calls ? `${extra} extra calls at ${marked.size} of ` : "";
+    this.words.textContent = error ?? words ?? `${cost}${marks}${steps} steps`;
     this.words.toggleAttribute("data-error", Boolean(error));
     this.ticks.setAttribute("aria-label", `${mode}: ${this.words.textContent}`);
     this.words.title = done ? "What the run took."

@@ -32,7 +32,7 @@ class Viewer {
     this.hint = element("div", { class: "bayesdiff-hint" },
       "The map appears here when the node runs.");
     this.stepSlider = slider("step", 0, 1, () => this.go({ frame: +this.stepSlider.value }));
-    this.opacitySlider = slider("opacity of the colours", 1, 0.05, () => {
+    this.opacitySlider = slider("opacity of the colors", 1, 0.05, () => {
       this.setOpacity(+this.opacitySlider.value);
     });
     this.opacitySlider.value = this.opacity;
@@ -66,9 +66,9 @@ class Viewer {
     if (!viewer?.images?.length) return;
     this.stop();
     Object.assign(this, { images: viewer.images, unit: viewer.unit, leftOut: viewer.left_out });
-    this.colours = viewer.colours;
+    this.colors = viewer.colors;
     this.bar.style.background =
-      `linear-gradient(to right, ${this.colours.map((rgb) => `rgb(${rgb})`).join()})`;
+      `linear-gradient(to right, ${this.colors.map((rgb) => `rgb(${rgb})`).join()})`;
     this.enable(true);
     const image = Math.min(this.at.image, this.images.length - 1);
     this.at = { image, frame: this.frames(image).length - 1 };
@@ -113,22 +113,22 @@ class Viewer {
     const context = this.canvas.getContext("2d");
     context.drawImage(sheet, now.column * width, 0, width, height, 0, 0, width, height);
     context.globalAlpha = now.blank ? 1 : this.opacity;
-    context.drawImage(this.coloured(), 0, 0);
+    context.drawImage(this.colored(), 0, 0);
     this.canvas.style.imageRendering = Math.max(width, height) < 200 ? "pixelated" : "auto";
     this.low.textContent = short(now.low);
     this.high.textContent = short(now.high);
     this.caption();
   }
 
-  coloured() {
+  colored() {
     const { width, height, codes, top, low, high } = this.now;
     const layer = element("canvas", { width, height });
     const pixels = new ImageData(width, height);
-    const last = this.colours.length - 1;
+    const last = this.colors.length - 1;
     const span = high - low > 1e-5 * high ? high - low : Infinity;
     codes.forEach((code, place) => {
       const part = Math.min(Math.max(((code / 65535) * top - low) / span, 0), 1);
-      pixels.data.set([...this.colours[Math.round(part * last)], 255], 4 * place);
+      pixels.data.set([...this.colors[Math.round(part * last)], 255], 4 * place);
     });
     layer.getContext("2d").putImageData(pixels, 0, 0);
     return layer;

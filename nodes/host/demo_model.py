@@ -1,7 +1,7 @@
 """The demo model: a small class-conditional U-Net that draws emoji, as a real MODEL of the host.
 
 A picture of 32 x 32 pixels is a latent of 12 channels on a 16 x 16 grid: four times cheaper to
-train and to run than pixels one by one, and nothing is lost. A position holds, of each colour, the
+train and to run than pixels one by one, and nothing is lost. A position holds, of each color, the
 mean of its 2 x 2 pixels and their three differences. The pixels themselves would do, but their
 differences are small beside the mean: as channels of their own they are drawn as carefully, which
 leaves no dot texture.
@@ -38,7 +38,7 @@ class PixelPatches(comfy.latent_formats.LatentFormat):
     spacial_downscale_ratio = PATCH  # the host's spelling
 
     def __init__(self):
-        # The preview: a position's colour is the mean of its pixels.
+        # The preview: a position's color is the mean of its pixels.
         self.latent_rgb_factors = [[float(channel == rgb * PATCH**2) for rgb in range(3)]
                                    for channel in range(CHANNELS)]
 

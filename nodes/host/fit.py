@@ -22,14 +22,13 @@ import nodes as host_nodes
 from ...bayesdiff_core import checks, llla
 from ...bayesdiff_core.checks import BayesDiffError
 from ...bayesdiff_core.llla import About, Llla
+from ...bayesdiff_core.noise_energy import NoiseEnergy
 from ...bayesdiff_core.posterior import FeatureStatistics
-from ...bayesdiff_core.rules import NoiseEnergy
-from ..llla_file import PACK_VERSION
 from . import memory
-from .last_layers import LastAffine, last_layer_of
-from .layer_probe import Probe, check_posterior, checkpoint_warning, probe
-from .sampling import slope
-from .tap import FeatureTap
+from .network.feature_tap import FeatureTap
+from .network.last_layers import LastAffine, last_layer_of
+from .network.layer_probe import Probe, check_posterior, checkpoint_warning, probe
+from .network.parameterization import slope
 
 TIMESTEPS = ("uniform", "log sigma", "logit normal")
 LARGEST_BATCH = 4
@@ -72,7 +71,7 @@ class Result(NamedTuple):
 
 def fit(model, prompts: list, examples: list[Example], settings: Settings, prior: str = "fixed",
         prior_precision: float = 1.0, temperature: float = 1.0, negative=None,
-        earlier: Llla | None = None, source: str = "latents") -> Result:
+        earlier: Llla | None = None, source: str = "latents", pack_version: str = "none") -> Result:
     """A posterior for the MODEL. prompts: CONDITIONINGs. `earlier` is continued: its latents stay
     in, and noise and levels go on where they ended."""
     record = check(model, settings, earlier)
@@ -87,7 +86,7 @@ def fit(model, prompts: list, examples: list[Example], settings: Settings, prior
     how = {**settings._asdict(), "source": source, "prompts": len(prompts)}
     about = About(record.family, record.path, record.shape, loop.probe.outputs,
                   weight_norm=loop.probe.weight_norm, settings=json.dumps([how]),
-                  pack_version=PACK_VERSION, structure=settings.structure, latents=0,
+                  pack_version=pack_version, structure=settings.structure, latents=0,
                   residual_sum=0.0, residual_count=0)
     made = llla.make(loop.statistics, loop.energy, torch.cat(loop.sketch),
                      torch.tensor(loop.sketch_sigmas), loop.probe.fingerprint, about,
@@ -119,7 +118,7 @@ def examples_of(model, latents: list[dict], prompts: int) -> list[Example]:
     paired = len(latents) == prompts > 1
     examples = []
     for number, latent in enumerate(latents):
-        for one in _checked(model, latent).split(1):
+        for one in checked(model, latent).split(1):
             examples.append(Example(one, number if paired else None))
     if not examples:
         raise BayesDiffError("the latents hold 0 images, at least 1 was expected: connect a LATENT"
@@ -288,12 +287,12 @@ def _tasks(model_sampling, prompts: list, examples: list[Example], settings: Set
 
 
 def _seed(seed: int, purpose: str, index: int) -> int:
-    """32 bits, all that torch's CPU generator takes in, and unlike for neighbouring seeds."""
+    """32 bits, all that torch's CPU generator takes in, and unlike for neighboring seeds."""
     digest = hashlib.sha256(f"bayesdiff {seed} {purpose} {index}".encode()).digest()
     return int.from_bytes(digest[:4], "big")
 
 
-def _checked(model, latent: dict) -> torch.Tensor:
+def checked(model, latent: dict) -> torch.Tensor:
     """Latents that the model can take: B x C (x T) x H x W."""
     samples = latent["samples"]
     if samples.is_nested:
@@ -301,8 +300,7 @@ def _checked(model, latent: dict) -> torch.Tensor:
                              " pictures or frames was expected.")
     if not samples.numel():
         raise BayesDiffError(f"the latents are empty, their shape is {tuple(samples.shape)}: at"
-                             " least 1 image was expected. Connect a LATENT with images in it, or"
-                             " none, so that the model draws its own.")
+                             " least 1 image was expected. Connect a LATENT with images in it.")
     form = model.get_model_object("latent_format")
     samples = comfy.sample.fix_empty_latent_channels(model, samples.float().cpu(),
                                                      latent.get("downscale_ratio_spacial"))

@@ -3,10 +3,12 @@
 import torch
 import torch.nn.functional as F
 
+from ...bayesdiff_core.trajectory import parts_of
+
 
 def quick_rgb(latent_format, latent: torch.Tensor) -> torch.Tensor:
-    """B x C x (T) x H x W in the sampler's space -> B x T x H x W x 3 in 0..1; grey where the
-    format knows no colours."""
+    """B x C x (T) x H x W in the sampler's space -> B x T x H x W x 3 in 0..1; gray where the
+    format knows no colors."""
     size = latent.shape[-2:]
     reshape = getattr(latent_format, "latent_rgb_factors_reshape", None)
     factors = getattr(latent_format, "latent_rgb_factors", None)
@@ -26,6 +28,7 @@ def quick_rgb(latent_format, latent: torch.Tensor) -> torch.Tensor:
     return ((picture + 1) / 2).clamp(0, 1)
 
 
-def latent_format_of(recipe):
-    """Of the model that a trajectory was sampled with; None where that is not known."""
-    return None if recipe is None else recipe.guider.model_patcher.model.latent_format
+def latent_format_of(trajectory):
+    """Of the model that it was sampled with; None where that is not known, or not linked."""
+    guider = getattr(parts_of(trajectory)[0].recipe, "guider", None)
+    return guider.model_patcher.model.latent_format if hasattr(guider, "model_patcher") else None

@@ -21,7 +21,7 @@ NODES = {
     "ConditioningZeroOut": {"conditioning": ["BayesDiff_DemoPrompt", 0]},
     "EmptyLatentImage": {"width": 32, "height": 32, "batch_size": 4},
     "BayesDiff_ModelInfo": {"model": ["BayesDiff_DemoModel", 0]},
-    "BayesDiff_LLLAFit": {"model": ["BayesDiff_DemoModel", 0], "number": 16, "size": 32,
+    "BayesDiff_LLLAFit": {"model": ["BayesDiff_DemoModel", 0], "num_latents": 16, "size": 32,
                           "structure": "diagonal", "positive": ["BayesDiff_DemoPrompt", 0]},
     "BayesDiff_LLLASave": {"posterior": ["BayesDiff_LLLAFit", 0], "filename_prefix": "pictures"},
     "BayesDiff_LLLALoad": {},
@@ -35,6 +35,9 @@ NODES = {
                                      "image": ["VAEDecode", 0], "opacity": 0.45},
     "BayesDiff_UncertaintyScore": {"trajectory": ["BayesDiff_KSampler", 2],
                                    "images": ["VAEDecode", 0]},
+    "BayesDiff_ScoreAnImage": {"model": ["BayesDiff_DemoModel", 0],
+                               "positive": ["BayesDiff_DemoPrompt", 0],
+                               "image": ["VAEDecode", 0], "vae": ["BayesDiff_DemoModel", 1]},
     "BayesDiff_UncertaintyScoreFilter": {"scores": ["BayesDiff_UncertaintyScore", 0],
                                          "images": ["VAEDecode", 0]},
     "BayesDiff_UncertaintySelfCheck": {"scores": ["BayesDiff_UncertaintyScore", 0],
@@ -46,6 +49,9 @@ NODES = {
         "positive": ["BayesDiff_DemoPrompt", 0], "negative": ["ConditioningZeroOut", 0],
         "latent_image": ["EmptyLatentImage 2", 0]},
     "BayesDiff_ResampleFromTimestep": {"trajectory": ["BayesDiff_KSampler", 2]},
+    "BayesDiff_TrajectoryAtStep": {"trajectory": ["BayesDiff_KSampler", 2]},
+    "BayesDiff_TrajectorySave": {"trajectory": ["BayesDiff_KSampler", 2]},
+    "BayesDiff_TrajectoryLoad": {},
     "RandomNoise": {"noise_seed": 3},
     "CFGGuider": {"model": ["BayesDiff_DemoModel", 0], "cfg": 2.5,
                   "positive": ["BayesDiff_DemoPrompt", 0],
@@ -59,7 +65,10 @@ NODES = {
     "PreviewAny": {"source": ["BayesDiff_BestOfN", 4]},
     "PreviewAny 2": {"source": ["BayesDiff_ResampleFromTimestep", 1]},
     "PreviewAny 3": {"source": ["BayesDiff_SamplerCustom", 4]},
+    "PreviewAny 4": {"source": ["BayesDiff_TrajectoryAtStep", 2]},
 }
+LOADING = {"BayesDiff_LLLALoad": "BayesDiff_LLLASave",
+           "BayesDiff_TrajectoryLoad": "BayesDiff_TrajectorySave"}  # what they load
 FIX_SEEDS = """() => window.app.graph.nodes.flatMap((n) => n.widgets ?? [])
     .filter((w) => w.name === "control_after_generate").forEach((w) => { w.value = "fixed"; })"""
 BOX = """(type) => {
@@ -74,20 +83,21 @@ BOX = """(type) => {
 }"""
 REPORTS = """() => Object.fromEntries(window.app.graph.nodes
     .filter((n) => n.widgets?.some((w) => w.name === "report"))
-    .map((n) => [n.type, n.widgets.find((w) => w.name === "report").element.value]))"""
+    .map((n) => [n.type, n.widgets.find((w) => w.name === "report").element.firstChild.value]))"""
 
 
 def test_every_node_runs_and_shows_what_it_told(page, server):
     ours = {name for name in ask(server.address, "/object_info") if name.startswith("BayesDiff_")}
     assert ours == {name for name in NODES if name.startswith("BayesDiff_")}
     page.set_viewport_size({"width": 900, "height": 1250})
-    before = {name: values for name, values in NODES.items() if name != "BayesDiff_LLLALoad"}
+    before = {name: values for name, values in NODES.items() if name not in LOADING}
     add_nodes(page, before)
     page.evaluate(FIX_SEEDS)
     run(page)
-    saved = page.evaluate(REPORTS)["BayesDiff_LLLASave"].removeprefix("saved as ")
+    told = page.evaluate(REPORTS)
     page.evaluate("() => window.app.refreshComboInNodes()")
-    add_nodes(page, {"BayesDiff_LLLALoad": {"file": saved}})
+    add_nodes(page, {load: {"file": told[save].removeprefix("saved as ")}
+                     for load, save in LOADING.items()})
     run(page)
     page.evaluate("() => window.app.extensionManager.setting.set('Comfy.Minimap.Visible', false)")
     for name in sorted(ours):

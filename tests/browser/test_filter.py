@@ -34,7 +34,7 @@ PLACES = {"UNETLoader": [20, 60], "LotusConditioning": [20, 200],
 
 
 def said(name):
-    return f"{widget(f'BayesDiff_Uncertainty{name}', 'report')}.element.value"
+    return f"{widget(f'BayesDiff_Uncertainty{name}', 'report')}.element.firstChild.value"
 
 
 def test_reports_show_and_saved_pictures_carry_the_scores(page, screenshot, server):
@@ -62,5 +62,6 @@ def test_widgets_keep_their_order(page):
         ".map((n) => [n.type.replace('BayesDiff_Uncertainty', ''), n.widgets_values]))")
     assert values == {
         "Score": ["trajectory variance"],
-        "ScoreFilter": ["mean + z sigma", 1, 16, 1, 0, False, "", "", "only compare", ""],
-        "SelfCheck": ["0,1", "2,3"]}
+        "ScoreFilter": ["mean + z sigma", 1, 16, 1, 0, False, "", "", "only compare", "",
+                        "relative change"],
+        "SelfCheck": ["0,1", "2,3", "", "only check"]}

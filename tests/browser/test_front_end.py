@@ -21,7 +21,7 @@ def test_model_info_runs_from_the_canvas_and_shows_its_report(page, screenshot):
     add_nodes(page, NODES, PLACES)
     page.evaluate("() => window.app.queuePrompt(0)")
     page.wait_for_function(f"() => {widget('BayesDiff_ModelInfo', 'report')}"
-                           ".element.value.includes('supported')")
+                           ".element.firstChild.value.includes('supported')")
     screenshot()
 
 

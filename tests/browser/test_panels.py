@@ -68,8 +68,9 @@ class Panel:
         return handle.as_element().query_selector(selector)
 
     def set(self, widget, value):
-        self.tell("node.widgets.find((w) => w.name === given[0]).value = given[1]",
-                  [widget, value])
+        """As both kinds of nodes do at a change by hand."""
+        self.tell("(({ widgets }) => { const w = widgets.find((w) => w.name === given[0]);"
+                  " w.value = given[1]; w.callback?.(w.value); })(node)", [widget, value])
 
     def caption(self):
         return self.tell("root.querySelector('.bayesdiff-caption').textContent")
@@ -127,7 +128,7 @@ def check_schedule(schedule):
     schedule.set("sampler_name", "heun")  # two calls a step, but for the last
     says("takes 1.26 × KSampler", 5)
     schedule.set("mode", "paper")
-    says("the paper has no rule for the sampler sample_heun", 0)
+    says("the paper has no rule for the sampler heun", 0)
     schedule.set("sampler_name", "euler")
     says("takes 2.5 × KSampler: 30 extra calls at 4 of 20 steps", 4)
     schedule.set("skip_interval", 1)
@@ -152,7 +153,7 @@ def check_viewer(page, viewer):
     viewer.wait("/^result/.test(root.querySelector('.bayesdiff-caption').textContent)")
     assert viewer.pixels() == result
 
-    slide(viewer, "opacity of the colours", 0)
+    slide(viewer, "opacity of the colors", 0)
     viewer.wait("node.widgets.find((w) => w.name === 'opacity').value === 0")
     page.wait_for_timeout(200)
     plain = viewer.pixels()
@@ -219,6 +220,12 @@ def check_histogram(histogram):
     kept(2)
     histogram.find(f"[title^='image {places[3]},']").click()
     kept(1)
+    histogram.set("groups", "a,b,c")
+    histogram.wait("root.querySelector('[data-error]')?.textContent"
+                   ".startsWith('groups holds 3 labels for 4 images')")
+    histogram.set("groups", "a,b")
+    histogram.wait("/2 groups, each with its threshold/.test(root.textContent)")
+    kept(2)  # the lowest of the group where none is picked
 
 
 @pytest.mark.parametrize("nodes_2", [False], ids=["canvas"])
@@ -307,7 +314,86 @@ def test_help_panel_opens_with_its_picture(page, panels, screenshot):
     screenshot()
 
 
+CUSTOM = {"BasicScheduler": {"steps": 8, "scheduler": "normal"},
+          "BayesDiff_SamplerCustom": {"sigmas": ["BasicScheduler", 0]}}
+CUSTOM_PLACES = {"BasicScheduler": [20, 60, 300, 130],
+                 "BayesDiff_SamplerCustom": [400, 60, 320, 700]}
+
+
+@KINDS
+def test_the_strip_follows_another_node_by_hand_and_undo(page, nodes_2):
+    """What Sampler Custom's steps are is said by the node that gives the sigmas."""
+    page.evaluate("(on) => window.app.extensionManager.setting.set('Comfy.VueNodes.Enabled', on)",
+                  nodes_2)
+    add_nodes(page, CUSTOM, CUSTOM_PLACES)
+    page.evaluate(LOOK)
+    page.mouse.click(1300, 850)  # the front end now knows the graph as it was made
+    strip = Panel(page, "SamplerCustom", "schedule")
+    strip.wait("/ 8 steps$/.test(root.textContent)")
+    type_steps(page, 13, nodes_2)
+    page.mouse.click(1300, 850)
+    strip.wait("/ 13 steps$/.test(root.textContent)")
+    page.keyboard.press("Control+z")
+    strip.wait("/ 8 steps$/.test(root.textContent)")
+    page.evaluate(f"() => {strip.node}.disconnectInput({strip.node}.findInputSlot('sigmas'))")
+    strip.wait("/known when it has run$/.test(root.textContent)")
+    page.evaluate("() => window.app.extensionManager.setting.set('Comfy.VueNodes.Enabled', false)")
+
+
+def type_steps(page, steps, nodes_2):
+    if nodes_2:
+        field = page.get_by_label("steps").locator("input").first
+        field.fill(str(steps))
+        field.press("Enter")
+        return
+    page.mouse.dblclick(*page.evaluate("""() => {
+        const { canvas, ds } = window.app.canvas;
+        const node = window.app.graph.nodes.find((n) => n.type === "BasicScheduler");
+        const { left, top } = canvas.getBoundingClientRect();
+        const down = node.widgets.find((w) => w.name === "steps").last_y + 10;
+        return [left + (node.pos[0] + ds.offset[0] + node.size[0] / 2) * ds.scale,
+                top + (node.pos[1] + ds.offset[1] + down) * ds.scale];
+    }"""))
+    page.keyboard.type(str(steps))
+    page.keyboard.press("Enter")
+
+
+def test_no_timer_of_ours_runs_and_nothing_is_asked_while_nothing_changes(page, server):
+    page.add_init_script("""window.timers = [];
+        for (const name of ["setInterval", "requestAnimationFrame"]) {
+            const own = window[name];
+            window[name] = (...given) => {
+                if (new Error().stack.includes("BayesDiff")) window.timers.push(name);
+                return own.apply(window, given);
+            };
+        }""")
+    reopen(page)
+    asked = []
+    page.on("request", lambda request: "bayesdiff/" in request.url and asked.append(request.url))
+    add_nodes(page, NODES, PLACES)
+    Panel(page, "KSampler", "schedule").wait("/ 8 steps$/.test(root.textContent)")
+    assert len(asked) == 1
+    page.wait_for_timeout(1500)
+    page.mouse.click(5, 500)
+    assert len(asked) == 1 and page.evaluate("() => window.timers") == []
+
+
+def reopen(page):
+    page.reload()
+    # The last workflow comes back, which may be the empty one.
+    page.wait_for_function("() => window.LiteGraph?.registered_node_types?.BayesDiff_KSampler &&"
+                           " window.app?.extensionManager?.workflow?.activeWorkflow")
+    page.wait_for_timeout(500)
+    page.evaluate("() => window.app.graph.clear()")
+
+
 def test_our_files_are_small_and_none_is_asked_from_elsewhere(page, server):
+    # The front end alone fills what a page remembers of its requests otherwise.
+    page.add_init_script("performance.setResourceTimingBufferSize(5000)")
+    reopen(page)
+    add_nodes(page, {"BayesDiff_ModelInfo": {}})  # the style comes with the first panel
+    page.wait_for_function("() => performance.getEntriesByType('resource').some((entry) =>"
+                           " entry.name.endsWith('/panel.css'))")
     loaded = page.evaluate("() => performance.getEntriesByType('resource').map((entry) =>"
                            " [entry.name, entry.decodedBodySize])")
     ours = {name: size for name, size in loaded if "/extensions/ComfyUI-BayesDiff/" in name}

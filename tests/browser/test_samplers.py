@@ -18,7 +18,8 @@ PLACES = {"UNETLoader": [20, 80], "LotusConditioning": [20, 220],
           "BayesDiff_KSampler": [370, 80], "BayesDiff_UncertaintyHeatmap": [800, 80, 420, 760]}
 
 
-FIT = {"number": 8, "size": 64, "model": ["UNETLoader", 0], "positive": ["LotusConditioning", 0]}
+FIT = {"num_latents": 8, "size": 64, "model": ["UNETLoader", 0], "positive": ["LotusConditioning",
+                                                                              0]}
 
 
 def with_posterior(nodes):
@@ -35,9 +36,9 @@ def test_sampler_says_its_cost_and_the_heat_map_shows_in_the_node(page, screensh
     page.evaluate("() => window.app.queuePrompt(0)")
     page.wait_for_function(f"() => {widget('BayesDiff_UncertaintyHeatmap', 'viewer')}.element"
                            ".querySelector('.bayesdiff-count').textContent === '1/2'")
-    said = page.evaluate(f"() => {widget('BayesDiff_KSampler', 'report')}.element.value")
-    assert said.startswith("mode accurate: 5 calls and 2 extra ones" if posterior
-                           else "mode free: 5 calls and 0 extra ones")
+    said = page.evaluate(f"() => {widget('BayesDiff_KSampler', 'report')}.element.firstChild.value")
+    assert said.startswith("mode accurate: 5 network calls and 2 extra ones" if posterior
+                           else "mode free (no posterior is connected): 5 network calls and 0")
     page.wait_for_timeout(500)
     screenshot()
 
@@ -47,5 +48,6 @@ def test_ksamplers_widgets_come_first_and_in_its_order(page):
     names = page.evaluate(f"() => {node('BayesDiff_KSampler')}.widgets.map((w) => w.name)")
     assert names[:7] == ["seed", "control_after_generate", "steps", "cfg", "sampler_name",
                          "scheduler", "denoise"]
-    assert names[7:14] == ["mode", "nodes", "skip_interval", "deviations", "meaning",
-                           "uncertainty_seed", "keep_steps"]
+    assert names[7:17] == ["mode", "skip_schedule", "skip_interval", "uncertain_steps",
+                           "probe_levels", "deviations", "mc_samples", "paper_rule", "noise_model",
+                           "uncertainty_seed"]

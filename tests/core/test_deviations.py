@@ -5,34 +5,36 @@ import torch
 import torch.nn.functional as F
 
 from bayesdiff_core import deviations as dv
-from bayesdiff_core import rules
 from bayesdiff_core.checks import BayesDiffError
 from bayesdiff_core.deviations import Deviations, Plan
+from bayesdiff_core.paper import rules
+from bayesdiff_core.paper.with_deviations import sample_with_deviations
+from bayesdiff_core.smoothing import smoothed
 from tests.core.test_rules import path
 from tests.core.toy import ToyNet, levels
 
 RULES = pytest.mark.parametrize("rule", [rules.ddim, rules.dpm_solver_2])
-MEANINGS = pytest.mark.parametrize("meaning", dv.MEANINGS)
+NOISE_MODELS = pytest.mark.parametrize("noise_model", dv.NOISE_MODELS)
 
 
-def generous(sigmas, meaning, count=48):
+def generous(sigmas, noise_model, count=48):
     """Every call before the last a node, DPM-Solver-2's midpoints included."""
     inner = sigmas[1:-2]
     nodes = tuple(torch.cat([inner, (sigmas[:-2] * sigmas[1:-1]).sqrt()]).sort(descending=True)[0]
                   .tolist())
     last = float(sigmas[-2])
-    if meaning == "shared":
+    if noise_model == "shared":
         return Plan(count, 0, (*nodes, last), last)
     return Plan(count, count, nodes, last)
 
 
-def run(net, sigmas, rule, plan, meaning="independent", batch=2, first=0, flow=False):
-    riding = Deviations(plan, meaning, seeds=list(range(first, first + batch)), flow=flow)
+def run(net, sigmas, rule, plan, noise_model="independent", batch=2, first=0, flow=False):
+    riding = Deviations(plan, noise_model, seeds=list(range(first, first + batch)), flow=flow)
     start = net.noise(4, sigma=float(sigmas[0]))[first:first + batch]
-    return dv.sample_with_deviations(net.predict, net.with_posterior, start, sigmas, rule, riding)
+    return sample_with_deviations(net.predict, net.with_posterior, start, sigmas, rule, riding)
 
 
-def brute_force(net, sigmas, sampler, meaning, count=3000, batch=2):
+def brute_force(net, sigmas, sampler, noise_model, count=3000, batch=2):
     """The empirical variance of x_0 over trajectories with explicit noise or explicit weights."""
     generator = torch.Generator().manual_seed(9)
     start = net.noise(4, sigma=float(sigmas[0]))[:batch]
@@ -40,7 +42,7 @@ def brute_force(net, sigmas, sampler, meaning, count=3000, batch=2):
 
     def predict(x, sigma):
         d, predictive = net.with_posterior(x, sigma)
-        if meaning == "independent":
+        if noise_model == "independent":
             noise = torch.randn(d.shape, generator=generator, dtype=d.dtype)
             return d + predictive.variance().sqrt() * noise
         weight = draws[:, :, :-1].reshape(count * net.channels, 5, 3, 3)
@@ -67,28 +69,28 @@ def by_rule(rule):
 
 
 @RULES
-@MEANINGS
-def test_picture_is_the_plain_samplers_bit_for_bit(rule, meaning):
+@NOISE_MODELS
+def test_picture_is_the_plain_samplers_bit_for_bit(rule, noise_model):
     net, sigmas = ToyNet(), levels(8)
-    plan = (dv.plan if meaning == "independent" else dv.shared_plan)(sigmas, 6)
-    result = run(net, sigmas, rule, plan, meaning)
+    plan = (dv.plan if noise_model == "independent" else dv.shared_plan)(sigmas, 6)
+    result = run(net, sigmas, rule, plan, noise_model)
     assert torch.equal(result.sample, path(net, rule, sigmas, net.noise(4)[:2]))
 
 
 @RULES
-@MEANINGS
-def test_zero_posterior_gives_a_zero_variance(rule, meaning):
+@NOISE_MODELS
+def test_zero_posterior_gives_a_zero_variance(rule, noise_model):
     net, sigmas = ToyNet(temperature=0.0), levels(8)
-    result = run(net, sigmas, rule, generous(sigmas, meaning, 3), meaning)
+    result = run(net, sigmas, rule, generous(sigmas, noise_model, 3), noise_model)
     assert result.variance.count_nonzero() == 0
 
 
 @RULES
-@MEANINGS
-def test_many_deviations_and_nodes_are_brute_force(rule, meaning):
+@NOISE_MODELS
+def test_many_deviations_and_nodes_are_brute_force(rule, noise_model):
     net, sigmas = ToyNet(temperature=0.02), levels(10)  # small, so that the toy stays linear
-    truth = brute_force(net, sigmas, by_rule(rule), meaning)
-    estimate = run(net, sigmas, rule, generous(sigmas, meaning, 200), meaning).variance
+    truth = brute_force(net, sigmas, by_rule(rule), noise_model)
+    estimate = run(net, sigmas, rule, generous(sigmas, noise_model, 200), noise_model).variance
     agree(estimate, truth, 0.9, 1.2)
 
 
@@ -147,22 +149,22 @@ def test_a_deviation_of_a_zero_posterior_stays_on_its_image():
     assert variance.count_nonzero() == 0
 
 
-@MEANINGS
-def test_an_images_variance_does_not_depend_on_its_batch_mates(meaning):
+@NOISE_MODELS
+def test_an_images_variance_does_not_depend_on_its_batch_mates(noise_model):
     net, sigmas = ToyNet(), levels(12)
-    plan = (dv.plan if meaning == "independent" else dv.shared_plan)(sigmas, 10)
-    together = run(net, sigmas, rules.ddim, plan, meaning, batch=4).variance
-    alone = run(net, sigmas, rules.ddim, plan, meaning, batch=1, first=2).variance
+    plan = (dv.plan if noise_model == "independent" else dv.shared_plan)(sigmas, 10)
+    together = run(net, sigmas, rules.ddim, plan, noise_model, batch=4).variance
+    alone = run(net, sigmas, rules.ddim, plan, noise_model, batch=1, first=2).variance
     assert torch.allclose(together[2:3], alone, rtol=1e-9)
 
 
-@MEANINGS
+@NOISE_MODELS
 @pytest.mark.parametrize("budget", [1, 2, 5, 12, 25])
 @pytest.mark.parametrize("steps", [1, 2, 3, 4, 25])
-def test_plan_costs_what_it_says_and_no_more_than_the_budget(budget, steps, meaning):
+def test_plan_costs_what_it_says_and_no_more_than_the_budget(budget, steps, noise_model):
     net, sigmas = ToyNet(), levels(steps)
-    plan = (dv.plan if meaning == "independent" else dv.shared_plan)(sigmas, budget)
-    run(net, sigmas, rules.ddim, plan, meaning)
+    plan = (dv.plan if noise_model == "independent" else dv.shared_plan)(sigmas, budget)
+    run(net, sigmas, rules.ddim, plan, noise_model)
     extra = net.evaluations / 2 - steps  # a batch of two
     # deviations that are still 0 at a one-step sampler's only call need no network
     assert extra == (0 if steps == 1 else plan.evaluations)
@@ -171,7 +173,7 @@ def test_plan_costs_what_it_says_and_no_more_than_the_budget(budget, steps, mean
 
 def test_default_plans():
     sigmas = levels(25)
-    assert dv.plan(sigmas, 12)[:2] == (2, 4) and len(dv.plan(sigmas, 12).nodes) == 4
+    assert dv.plan(sigmas, 12)[:2] == (2, 4) and len(dv.plan(sigmas, 12).probe_levels) == 4
     assert dv.plan(sigmas, 25)[:2] == (5, 5)
     assert dv.plan(sigmas, 1)[:3] == (0, 1, ())
 
@@ -194,10 +196,10 @@ def test_weak_probes_are_scaled_up_to_be_seen(monkeypatch):
 
 def test_smoothing_keeps_constants_zeros_and_signs():
     flat = torch.full((2, 3, 5, 6), 4.0)
-    assert torch.allclose(dv.smoothed(flat), flat)
+    assert torch.allclose(smoothed(flat), flat)
     spike = torch.zeros(1, 1, 5, 5)
     spike[..., 2, 2] = 1.0
-    assert dv.smoothed(spike).min() == 0 and dv.smoothed(spike).sum() == pytest.approx(1.0)
+    assert smoothed(spike).min() == 0 and smoothed(spike).sum() == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("refused, words", [

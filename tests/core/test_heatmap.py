@@ -1,4 +1,4 @@
-"""Maps, colours and masks against matplotlib, numpy and plain loops."""
+"""Maps, colors and masks against matplotlib, numpy and plain loops."""
 
 import math
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from bayesdiff_core import heatmap
+from bayesdiff_core import heatmap, smoothing
 from bayesdiff_core.checks import BayesDiffError
 
 
@@ -14,17 +14,17 @@ def random(*shape, seed=0):
     return torch.rand(shape, generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.mark.parametrize("name", heatmap.COLOUR_MAPS)
-def test_colours_are_those_of_the_published_map(name):
+@pytest.mark.parametrize("name", heatmap.COLOR_MAPS)
+def test_colors_are_those_of_the_published_map(name):
     matplotlib = pytest.importorskip("matplotlib")
-    published = matplotlib.colormaps[{"grey": "gray"}.get(name, name)](np.arange(256))[:, :3]
-    ours = heatmap.coloured(torch.linspace(0, 1, 256), name)
+    published = matplotlib.colormaps[{"gray": "gray"}.get(name, name)](np.arange(256))[:, :3]
+    ours = heatmap.colored(torch.linspace(0, 1, 256), name)
     assert ours.shape == (256, 3)
     assert np.abs(ours.numpy() - published).max() < 0.02
 
 
-def test_colours_of_values_outside_are_those_of_the_ends():
-    ends = heatmap.coloured(torch.tensor([-1.0, 0.0, 1.0, 2.0]), "turbo")
+def test_colors_of_values_outside_are_those_of_the_ends():
+    ends = heatmap.colored(torch.tensor([-1.0, 0.0, 1.0, 2.0]), "turbo")
     assert torch.equal(ends[0], ends[1]) and torch.equal(ends[2], ends[3])
 
 
@@ -48,7 +48,7 @@ def test_resizing_in_space_is_bilinear():
     deviation = random(1, 1, 6, 7)
     bigger = heatmap.resized(deviation, 1, 48, 56)
     assert bigger.shape == (1, 1, 48, 56)
-    # Pixel 20 has its centre at 20.5 / 8 - 0.5 = 2.0625 of the small map; pixel 30 at 3.3125.
+    # Pixel 20 has its center at 20.5 / 8 - 0.5 = 2.0625 of the small map; pixel 30 at 3.3125.
     small = deviation[0, 0].double()
     row = 0.9375 * small[2] + 0.0625 * small[3]
     assert bigger[0, 0, 20, 30].item() == pytest.approx((0.6875 * row[3] + 0.3125 * row[4]).item())
@@ -67,17 +67,17 @@ def test_variance_of_draws_is_that_of_all_at_once_and_0_for_equal_ones():
 
 def test_low_pass_is_the_mean_of_a_window_cut_at_the_border():
     picture = random(2, 40, 48, 3)  # a window of 5
-    left = heatmap.without_low_pass(picture)
+    left = smoothing.without_low_pass(picture)
     for y, x in [(0, 0), (20, 30), (39, 47), (1, 46)]:
         window = picture[:, max(y - 2, 0):y + 3, max(x - 2, 0):x + 3].mean((1, 2))
         assert torch.allclose(left[:, y, x], picture[:, y, x] - window, atol=1e-6)
 
 
-def test_a_global_shift_of_colour_is_nothing_without_the_low_pass():
+def test_a_global_shift_of_color_is_nothing_without_the_low_pass():
     base, plain, less = random(1, 64, 64, 3), heatmap.DrawVariance(), heatmap.DrawVariance()
     for shift in [-0.2, 0.0, 0.3]:
         plain.add(base + shift)
-        less.add(heatmap.without_low_pass(base + shift))
+        less.add(smoothing.without_low_pass(base + shift))
     assert plain.variance().min() > 0.05 and less.variance().max() < 1e-9
 
 
@@ -93,8 +93,8 @@ def test_percentiles_are_numpys(percentile):
 @pytest.mark.parametrize("shared", [True, False])
 def test_range_goes_from_the_least_to_the_percentile(shared):
     deviation = random(2, 1, 9, 9) * torch.tensor([1.0, 5.0]).reshape(2, 1, 1, 1) + 0.1
-    ends = heatmap.colour_range(deviation, 90, shared)
-    values = ends.normalised(deviation)
+    ends = heatmap.color_range(deviation, 90, shared)
+    values = ends.normalized(deviation)
     for image in range(2):
         of = deviation.numpy() if shared else deviation[image].numpy()
         low, high = of.min(), np.percentile(of, 90)
@@ -106,10 +106,10 @@ def test_range_goes_from_the_least_to_the_percentile(shared):
 def test_a_flat_map_is_at_the_low_end_and_its_mask_is_empty(level):
     """Resized, so that the rounding of the interpolation is there to be taken for structure."""
     deviation = heatmap.resized(torch.full((2, 1, 6, 7), level), 1, 9, 9)
-    ends = heatmap.colour_range(deviation, 99, shared=False)
+    ends = heatmap.color_range(deviation, 99, shared=False)
     assert ends.low.tolist() == pytest.approx([level] * 2, rel=1e-6)
     assert ends.high.tolist() == pytest.approx([level] * 2, rel=1e-6)
-    assert ends.normalised(deviation).count_nonzero() == 0
+    assert ends.normalized(deviation).count_nonzero() == 0
     threshold = heatmap.percentiles(deviation, 80, shared=False)
     assert heatmap.uncertainty_mask(deviation, threshold, 3, 2.0).count_nonzero() == 0
 
@@ -152,9 +152,9 @@ def test_nothing_given_is_written_to():
     variance, mask = random(1, 4, 6, 6), (random(1, 1, 6, 6) > 0.5).float()
     before = variance.clone(), mask.clone()
     deviation = heatmap.deviation_map(variance)
-    heatmap.colour_range(deviation, 90, True).normalised(deviation)
+    heatmap.color_range(deviation, 90, True).normalized(deviation)
     heatmap.blurred(heatmap.grown(mask, 0), 0).add_(0)
-    heatmap.overlaid(heatmap.coloured(deviation, "grey"), heatmap.coloured(deviation, "turbo"), 0.5)
+    heatmap.overlaid(heatmap.colored(deviation, "gray"), heatmap.colored(deviation, "turbo"), 0.5)
     assert torch.equal(variance, before[0]) and torch.equal(mask, before[1])
 
 

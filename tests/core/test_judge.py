@@ -23,7 +23,7 @@ def test_frechet_distance_is_that_of_the_covariances(sizes):
     assert judge.frechet(a, b) == pytest.approx(expected, rel=1e-4)
 
 
-def test_inside_is_within_the_kth_neighbours_distance_of_a_real_one():
+def test_inside_is_within_the_kth_neighbors_distance_of_a_real_one():
     samples, real = 1.5 * random(30, 3), random(20, 3, seed=1)
     expected = []
     for sample in samples:

@@ -8,8 +8,8 @@ import torch
 from bayesdiff_core import llla
 from bayesdiff_core.checks import BayesDiffError
 from bayesdiff_core.llla import About
+from bayesdiff_core.noise_energy import NoiseEnergy
 from bayesdiff_core.posterior import FeatureStatistics, LastLayer, log_evidence, unfold
-from bayesdiff_core.rules import NoiseEnergy
 
 CONV, LINEAR = LastLayer(3, kernel=3), LastLayer(5)
 LAYERS = pytest.mark.parametrize("layer", [CONV, LINEAR, LastLayer(4, bias=False)])
@@ -58,6 +58,19 @@ def test_merging_leaves_both_as_they_were():
     copies = first.ggn.clone(), second.ggn.clone()
     llla.merge(first, second)
     assert torch.equal(first.ggn, copies[0]) and torch.equal(second.ggn, copies[1])
+
+
+@pytest.mark.parametrize("structure", ["full", "diagonal"])
+def test_what_is_taken_out_can_be_added_to_and_leaves_the_posterior(structure):
+    phi = features(CONV)
+    made = made_of(phi, CONV, structure)
+    ggn, sums, counts = made.ggn.clone(), made.energy_sums.clone(), made.energy_counts.clone()
+    statistics, energy = llla.statistics_of(made), llla.noise_energy_of(made)
+    statistics.add(phi)
+    energy.add(torch.ones(len(phi)), phi)
+    assert not torch.equal(statistics.ggn, ggn) and not torch.equal(energy.sums, sums)
+    assert torch.equal(made.ggn, ggn)
+    assert torch.equal(made.energy_sums, sums) and torch.equal(made.energy_counts, counts)
 
 
 def test_merging_full_and_diagonal_keeps_the_diagonal():

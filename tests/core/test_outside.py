@@ -1,10 +1,12 @@
 """What others look at before they install the pack: the registry, Manager, pip."""
 
 import json
+import pkgutil
 import re
 import subprocess
 import sys
 
+import bayesdiff_core
 from tools.places import REPOSITORY
 
 
@@ -38,3 +40,15 @@ def test_the_pack_has_no_way_to_the_network_to_programs_or_to_pickles():
         text = path.read_text()
         assert not re.search(rf"^\s*(import|from)\s+({names})\b", text, re.M), path
         assert not re.search(r"torch\.load\b|os\.system|weights_only", text), path
+
+
+def test_the_readers_index_of_the_core_names_what_is_there():
+    """Every module by its name, and every function by one that leads to it."""
+    index = bayesdiff_core.__doc__
+    for name in re.findall(r"\b[a-z_]+(?:\.\w+)+", index):
+        pkgutil.resolve_name(f"bayesdiff_core.{name}")
+    folder = REPOSITORY / "bayesdiff_core"
+    modules = [".".join(path.relative_to(folder).with_suffix("").parts)
+               for path in folder.rglob("*.py") if path.stem != "__init__"]
+    missing = [name for name in modules if not re.search(rf"\b{re.escape(name)}\b", index)]
+    assert not missing and len(modules) > 15

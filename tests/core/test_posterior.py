@@ -203,14 +203,17 @@ def test_effective_dimension_goes_from_all_weights_to_none():
     assert values[0] > values[1] > values[2] > 0 and values[2] < 1e-3
 
 
+@pytest.mark.parametrize("structure", llla.STRUCTURES)
 @pytest.mark.parametrize("every", [2, 3])
-def test_coarse_variance_is_exact_on_its_grid_and_between_neighbours_elsewhere(every):
-    made, phi = llla.posterior(fitted(CONV)), features(CONV, seed=2)
+def test_coarse_variance_is_exact_on_its_grid_and_between_neighbors_elsewhere(every, structure):
+    made, phi = llla.posterior(fitted(CONV), structure), features(CONV, seed=2)
     exact, coarse = made.predictive_variance(phi), made.predictive_variance(phi, every)
     assert coarse.shape == exact.shape
     assert torch.allclose(coarse[..., ::every, ::every], exact[..., ::every, ::every])
     grid = exact[..., ::every, ::every]
     assert coarse.min() >= grid.min() - 1e-12 and coarse.max() <= grid.max() + 1e-12
+    between = (exact[..., 0, 0] + exact[..., 0, every]) / 2
+    assert torch.allclose(coarse[..., 0, :every + 1].mean(-1), between)
 
 
 def test_predictive_on_tokens_lands_on_the_grid():
@@ -243,3 +246,22 @@ def test_predictive_on_tokens_lands_on_the_grid():
 def test_bad_input_is_refused_by_name(refused, words):
     with pytest.raises(BayesDiffError, match=words):
         refused()
+
+
+@pytest.mark.parametrize("layer", [LastLayer(5, kernel=3), LastLayer(7)])
+def test_a_placed_posterior_is_the_same_with_its_factor_laid_out_once(layer, monkeypatch):
+    phi = torch.randn(2, *((5, 6, 4) if layer.kernel else (9, 7)),
+                      generator=torch.Generator().manual_seed(1))
+    statistics = FeatureStatistics(layer)
+    statistics.add(phi)
+    plain = llla.posterior(statistics)
+    laid_out = []
+    made = llla.affine
+    monkeypatch.setattr(llla, "affine", lambda *given: (laid_out.append(1), made(*given))[1])
+    placed = plain.placed(phi.half())
+    for _ in range(3):
+        assert torch.equal(placed.predictive_variance(phi), plain.predictive_variance(phi))
+    assert placed.placed(phi) is placed and not plain._affine
+    assert len(laid_out) == 1 + 3  # once for it, and for the other at every call
+    (rows,) = placed._affine
+    assert rows.weight.dtype == torch.float32 and rows.weight.is_contiguous()

@@ -1,12 +1,15 @@
 """Each rule against its sampler, written out in the coordinates of its source."""
 
+import functools
 import math
 
 import pytest
 import torch
 
-from bayesdiff_core import rules, schedules
+from bayesdiff_core import skip_schedule
 from bayesdiff_core.checks import BayesDiffError
+from bayesdiff_core.noise_energy import NoiseEnergy
+from bayesdiff_core.paper import rules
 from tests.core.toy import ToyNet, levels
 
 STEPS = [(9.0, 7.5), (2.0, 1.1), (0.4, 0.1)]
@@ -109,7 +112,7 @@ def test_analytic_variance_falls_with_the_energy_from_the_forward_processs_own()
 @pytest.mark.parametrize("sigma, sigma_next", STEPS)
 def test_reverse_sde_euler_is_eq_disc(sigma, sigma_next):
     x, eps, z = torch.randn(3, 50, dtype=torch.float64)
-    step = rules.discretised_sde(f=-0.1, g=0.3, sigma=sigma).step
+    step = rules.discretized_sde(f=-0.1, g=0.3, sigma=sigma).step
     expected = x - (-0.1 * x + 0.3**2 / sigma * eps) + 0.3 * z
     assert torch.allclose(step.mean(x, eps) + step.c * z, expected)
     own = rules.reverse_sde_euler(sigma, sigma_next).step
@@ -117,20 +120,32 @@ def test_reverse_sde_euler_is_eq_disc(sigma, sigma_next):
     assert own.b == pytest.approx(-(own.c**2) / sigma)
 
 
+@pytest.mark.parametrize("rule", [rules.ddpm, rules.reverse_sde_euler,
+                                  lambda *levels: rules.analytic_dpm(*levels, 0.5)])
+def test_the_last_step_gives_the_denoised_picture_without_noise(rule):
+    assert rule(0.4, 0.0).step == pytest.approx((1.0, -0.4, 0.0))
+
+
 def test_flow_rules_are_euler_and_midpoint_on_the_velocity():
+    """dpm_solver_2's midpoint is halfway in log SNR, but what moves x is the velocity there."""
     net, sigmas = ToyNet(), torch.linspace(1, 0, 6, dtype=torch.float64)
     x = euler = middle = net.noise(sigma=1.0)
     for sigma, sigma_next in zip(sigmas.tolist(), sigmas.tolist()[1:]):
         dt = sigma_next - sigma
         euler = euler + dt * net.predict(euler, sigma)
-        half = middle + dt / 2 * net.predict(middle, sigma)
-        middle = middle + dt * net.predict(half, sigma + dt / 2)
+        velocity = net.predict(middle, sigma)
+        if sigma < 1 and sigma_next > 0:
+            odds = math.sqrt((1 - sigma) / sigma * (1 - sigma_next) / sigma_next)
+            half = 1 / (1 + odds)
+            velocity = net.predict(middle + (half - sigma) * velocity, half)
+        middle = middle + dt * velocity
     assert torch.allclose(path(net, rules.flow_euler, sigmas, x), euler)
-    assert torch.allclose(path(net, rules.flow_midpoint, sigmas, x), middle)
+    flow = functools.partial(rules.dpm_solver_2, flow=True)
+    assert torch.allclose(path(net, flow, sigmas, x), middle)
 
 
 def test_noise_energy_is_the_mean_square_near_the_level():
-    energy = rules.NoiseEnergy()
+    energy = NoiseEnergy()
     d = torch.randn(6, 3, 8, 8, dtype=torch.float64)
     energy.add(torch.tensor([1.0, 1.0, 1.0, 5.0, 5.0, 5.0]), d)
     assert energy.at(1.0) == pytest.approx(d[:3].square().mean().item())
@@ -139,24 +154,33 @@ def test_noise_energy_is_the_mean_square_near_the_level():
 
 
 def test_interval_four_is_the_papers_49_44_to_4():
-    assert [49 - i for i in schedules.by_interval(50, 4)] == list(range(49, 3, -5))
-    assert schedules.by_interval(5, 0) == (0, 1, 2, 3, 4)
+    assert [49 - i for i in skip_schedule.by_interval(50, 4)] == list(range(49, 3, -5))
+    assert skip_schedule.by_interval(5, 0) == (0, 1, 2, 3, 4)
 
 
-def test_nodes_are_spread_in_log_sigma():
-    assert schedules.by_log_sigma(levels(40), 4) == (5, 15, 24, 34)
-    assert schedules.by_log_sigma(levels(3), 50) == (0, 1, 2)
+def test_steps_can_be_given_one_by_one():
+    assert skip_schedule.by_list(10, [0, 4, 9]) == (0, 4, 9)
+    assert skip_schedule.by_text(10, "0,4, 9 ") == (0, 4, 9)
+    assert skip_schedule.by_text(1, "0") == (0,)
 
 
 @pytest.mark.parametrize("refused, words", [
-    (lambda: schedules.by_interval(0, 4), "steps is 0"),
-    (lambda: schedules.by_interval(10, -1), "skip interval is -1"),
-    (lambda: schedules.by_list(10, []), "empty"),
-    (lambda: schedules.by_list(10, [3, 10]), "range 0 to 9"),
-    (lambda: schedules.by_log_sigma(torch.tensor([1.0, 2.0, 0.0]), 2), r"sigmas\[0\] = 1 is"),
-    (lambda: schedules.by_log_sigma(levels(4), 0), "number of nodes is 0"),
+    (lambda: skip_schedule.by_interval(0, 4), "steps is 0"),
+    (lambda: skip_schedule.by_interval(10, -1), "skip interval is -1"),
+    (lambda: skip_schedule.by_list(10, []), "empty"),
+    (lambda: skip_schedule.by_list(10, [3, 10]), "step 10 .* 0 to 9"),
+    (lambda: skip_schedule.by_list(10, [3, 1]), "3 and then 1: rising"),
+    (lambda: skip_schedule.by_text(10, "0, 3, 3"), "3 and then 3: rising"),
+    (lambda: skip_schedule.by_text(10, "0, 10"), "step 10 .* 0 to 9"),
+    (lambda: skip_schedule.by_text(10, "-1, 4"), "step -1 .* 0 to 9"),
+    (lambda: skip_schedule.by_text(10, ""), "'' is no step"),
+    (lambda: skip_schedule.by_text(10, "0,5,"), "'' is no step"),
+    (lambda: skip_schedule.by_text(10, "0; 5"), "'0; 5' is no step"),
+    (lambda: skip_schedule.by_text(10, "1_0"), "'1_0' is no step"),
+    (lambda: skip_schedule.by_text(10, "2.5"), "'2.5' is no step"),
+    (lambda: skip_schedule.by_text(10, "9" * 5000), "^'9{20}' is no step"),
     (lambda: rules.analytic_dpm(2.0, 1.0, math.nan), "noise energy is nan"),
-    (lambda: rules.NoiseEnergy().at(1.0), "no noise energy"),
+    (lambda: NoiseEnergy().at(1.0), "no noise energy"),
 ])
 def test_bad_input_is_refused_by_name(refused, words):
     with pytest.raises(BayesDiffError, match=words):

@@ -4,9 +4,16 @@ import pytest
 import torch
 
 from bayesdiff_core.checks import BayesDiffError
-from bayesdiff_core.continuous import continuous_terms
-from bayesdiff_core.deviations import smoothed
-from bayesdiff_core.trajectory import TrajectoryRecorder, TrajectoryVariance, kept_steps
+from bayesdiff_core.paper.continuous import continuous_terms
+from bayesdiff_core.smoothing import smoothed
+from bayesdiff_core.trajectory import (
+    Part,
+    TrajectoryRecorder,
+    TrajectoryVariance,
+    joined,
+    kept_steps,
+    parts_of,
+)
 
 ONE, ZERO = torch.ones(1, 2, 1, 1), torch.zeros(1, 2, 1, 1)
 
@@ -51,14 +58,16 @@ def test_latent_values_are_scaled_and_shifted():
     assert trajectory.latent_tail(4).unique().item() == 4 * 4.25
 
 
-@pytest.mark.parametrize("bands", [(3, 2), (4, 0), (0, 0)])
+@pytest.mark.parametrize("bands", [(3, 2), (4, 0), (1, 1), (0, 0)])
 def test_draws_have_the_variance_of_the_bands_and_repeat_by_seed(bands):
     shape, count = torch.Size((2, 1, 3, 3)), sum(bands)
     generator = torch.Generator().manual_seed(0)
     deviations = torch.randn(count, *shape, generator=generator)
     early, late = deviations.split(bands)
-    parts = [early.square().mean(0)] if len(early) else []
-    parts += [smoothed(late.square().mean(0))] if len(late) else []
+    parts = [smoothed(late.square().mean(0))] if len(late) else []
+    if len(early):  # K of K + 1 parts are mixtures, the last is noise of the smoothed variance
+        squares = early.square().mean(0)
+        parts.append((bands[0] * squares + smoothed(squares)) / (bands[0] + 1))
     variance = sum(parts) if parts else torch.rand(shape, generator=generator)
 
     def drawn(chosen=slice(None), seed=1):
@@ -73,6 +82,35 @@ def test_draws_have_the_variance_of_the_bands_and_repeat_by_seed(bands):
     assert torch.allclose(drawn().var(0), variance, rtol=0.12, atol=0.01)
     assert torch.equal(drawn(), drawn()) and not torch.equal(drawn(), drawn(seed=2))
     assert torch.equal(drawn()[:, 1:], drawn(slice(1, 2))), "a batch mate changed the draws"
+
+
+@pytest.mark.parametrize("early", [1, 2, 4])
+def test_draws_of_few_deviations_are_all_different(early):
+    """Mid-run of mode light: one early deviation or a few, the late ones still 0."""
+    shape = torch.Size((1, 4, 16, 16))
+    deviations = torch.randn(early + 1, *shape, generator=torch.Generator().manual_seed(0))
+    deviations[early:] = 0
+    recorder = TrajectoryRecorder(torch.tensor([1.0, 0.0]), shape, early + 1, [4], early=early)
+    for step in range(2):
+        recorder.add(step, deviations[0], smoothed(deviations[:early].square().mean(0)),
+                     deviations[0], deviations)
+    drawn = recorder.trajectory(ONE, ZERO).draws(-1, 8, 1).flatten(1)
+    between = torch.corrcoef(drawn)[~torch.eye(8, dtype=torch.bool)]
+    assert between.abs().max() < 0.85  # 1 for plus and minus the same pattern
+
+
+def test_joined_trajectories_come_apart_as_they_were():
+    one, two = (recorded()._replace(recipe=recipe) for recipe in ("first", "second"))
+    two = two._replace(mean=two.mean + 1, seeds=two.seeds + 10)
+    both = joined([one, two, joined([two, one])])
+    assert both.mean.shape[1] == 12 and both.seeds.tolist()[:6] == [7, 8, 9, 17, 18, 19]
+    assert both.recipe == (Part("first", 3), Part("second", 3), Part("second", 3), Part("first", 3))
+    for part, original in zip(parts_of(both), (one, two, two, one), strict=True):
+        for found, expected in zip(part, original):
+            assert torch.equal(found, expected) if isinstance(found, torch.Tensor) else \
+                found == expected
+    assert both.draws(4, 2, 1).shape == (2, 12, 2, 4, 4)
+    assert joined([one]).recipe == "first"
 
 
 def test_record_is_a_copy_that_later_writes_do_not_reach():
@@ -122,6 +160,10 @@ def test_continuous_terms_depend_on_the_unit_of_time():
     (lambda: recorded(limit=5000).position(1), "keeps"),
     (lambda: kept_steps(10, 100, 150), "limit"),
     (lambda: recorded(skipped=[10]), "stopped early"),
+    (lambda: joined([]), "trajectories to join is 0"),
+    (lambda: joined([recorded(), recorded(steps=9)]), "differ in their sigmas"),
+    (lambda: joined([recorded(), recorded(keep=3)]), "differ in their steps.*number 2"),
+    (lambda: joined([recorded(), recorded(deviations=3)]), r"shape .*\(11, 3, 2, 4, 4\) in n"),
     (lambda: TrajectoryVariance(1), "last steps is 1"),
     (lambda: TrajectoryVariance(5).variance(), "steps seen is 0"),
     (lambda: TrajectoryRecorder(torch.tensor([1.0, 0.0]), torch.Size((2, 1)), 0, [1]), "1 seeds"),

@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib.util
+import json
 import sys
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -24,6 +25,10 @@ from tools import tiny_models  # noqa: E402
 SIZES = {"sd15": (4, 8, 8), "sd3": (16, 9, 7), "flux": (16, 9, 7), "flux2": (128, 5, 3),
          "wan": (16, 3, 5, 6), "hunyuan_video": (16, 3, 4, 6)}
 STEPS = 3
+SAMPLING = {"mode": "accurate", "probe_levels": 0, "skip_interval": 1, "deviations": 0,
+            "noise_model": "independent", "uncertainty_seed": 5, "keep_steps": 10}
+RESAMPLING = {"step": -1, "fraction": 0.5, "count": 1, "strength": 0.5,
+              "strength_unit": "noise level", "draw": "deviations", "seed": 3}
 
 
 @pytest.fixture(scope="session")
@@ -31,9 +36,10 @@ def pack():
     """The modules of the pack, under the name that the host gives them."""
     assert asyncio.run(host_nodes.load_custom_node(str(REPOSITORY))), "the host refused the pack"
     root = str(REPOSITORY).replace(".", "_x_")
-    core = Modules(root, "bayesdiff_core")
-    nodes = Modules(root, "nodes", "nodes.host")
-    nodes.root, nodes.core, nodes.Observing = sys.modules[root], core, Observing
+    core = Modules(root, "bayesdiff_core", "bayesdiff_core.paper")
+    nodes = Modules(root, "nodes", "nodes.files", "nodes.pictures", "nodes.host",
+                    "nodes.host.network", "nodes.host.run", "nodes.host.run.modes")
+    nodes.root, nodes.core, nodes.observing = sys.modules[root], core, observing
     nodes.BayesDiffError = core.checks.BayesDiffError
     return nodes
 
@@ -79,20 +85,19 @@ class ModelCall(NamedTuple):
     chunks: tuple
 
 
-class Observing:
-    """The least that a watcher can do: shows each call of the model to an observer."""
+def observing(pack, model, seen):
+    """The least that an observer can do: shows each call of the model to seen()."""
+    tap = pack.feature_tap.FeatureTap(pack.last_layers.last_layer_of(model))
 
-    def __init__(self, pack, model, observer):
-        self.tap = pack.tap.FeatureTap(pack.last_layers.last_layer_of(model))
-        self._stand_in, self._observer = pack.sampling.StandIn, observer
-
-    def run(self, run):
+    def observe(run):
         def call(x, sigma, **kwargs):
-            self.tap.take()
+            tap.take()
             denoised = run.model(x, sigma, **kwargs)
-            self._observer(ModelCall(x, sigma, denoised, self.tap.take()))
+            seen(ModelCall(x, sigma, denoised, tap.take()))
             return denoised
-        return run.go(model=self._stand_in(run.model, call))
+        return run.go(model=pack.interceptor.StandIn(run.model, call)), None
+
+    return pack.sampling.Observer(observe, tap)
 
 
 class Case:
@@ -124,13 +129,15 @@ class Case:
     def observed(self, observer=None):
         """Our result, and the calls the observer saw."""
         calls = []
-        return self.watched(self.watcher(observer or calls.append)), calls
+        return self.run_with(self.observer(observer or calls.append))[0], calls
 
-    def watcher(self, observer):
-        return Observing(self.pack, self.model, observer)
+    def observer(self, seen):
+        return observing(self.pack, self.model, seen)
 
-    def watched(self, watcher):
-        return self.pack.sampling.sample(self.model, watcher, *self.options(), denoise=self.denoise)
+    def run_with(self, observer):
+        """The LATENT, and what the observer told."""
+        return self.pack.sampling.sample(self.model, observer, *self.options(),
+                                         denoise=self.denoise)
 
     def layer(self):
         """The last layer's record and its module."""
@@ -168,6 +175,32 @@ def posterior_of(pack):
     return fit
 
 
+@pytest.fixture
+def ksampler(pack, posterior_of):
+    """Latent and trajectory of BayesDiff KSampler."""
+    def run(case, **options):
+        options = {**SAMPLING, **options}
+        posterior = None if options["mode"] == "free" else posterior_of(case)
+        latent, _, trajectory, *_ = pack.samplers.BayesDiffKSampler.execute(
+            case.model, *case.options(), case.denoise, posterior, **options).args
+        return latent, trajectory
+
+    run.options = SAMPLING
+    return run
+
+
+@pytest.fixture
+def resample(pack):
+    """Samples and report of Resample From Timestep."""
+    def run(trajectory=None, **options):
+        latent, report = pack.resample.BayesDiffResample.execute(
+            trajectory, **{**RESAMPLING, **options}).args
+        return latent["samples"], json.loads(report)
+
+    run.options = RESAMPLING
+    return run
+
+
 @pytest.fixture(scope="session")
 def fits(pack, load_model):
     """A full and a diagonal posterior of the tiny Wan."""
@@ -175,7 +208,8 @@ def fits(pack, load_model):
     for structure in ("full", "diagonal"):
         settings = pack.fit.Settings(structure, 5, "uniform", 0.2, 1)
         made[structure] = pack.fit.fit(case.model, [case.positive],
-                                       [pack.fit.Example(case.latent["samples"])], settings).llla
+                                       [pack.fit.Example(case.latent["samples"])], settings,
+                                       pack_version=pack.version.PACK_VERSION).llla
     return made
 
 
@@ -205,7 +239,7 @@ def random_vae():
         weights = {key: torch.zeros(shape) if len(shape) == 1 else
                    random(shape, seed) * (14 / shape[1:].numel()) ** 0.5
                    for seed, (key, shape) in enumerate(shapes.items()) if shape}
-        weights[list(weights)[-1]] += 0.5  # middle grey
+        weights[list(weights)[-1]] += 0.5  # middle gray
         others = {key: torch.tensor(1.0) for key in shapes.keys() - weights}
         return comfy.sd.VAE(sd=weights | others)
 

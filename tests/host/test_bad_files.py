@@ -91,7 +91,8 @@ def another_type(sound, dice):
 
 
 def not_finite(sound, dice):
-    name = dice.choice(sorted(sound.tensors))
+    name = dice.choice(sorted(name for name, tensor in sound.tensors.items()
+                              if tensor.is_floating_point()))
     tensor = sound.tensors[name].clone()
     tensor.flatten()[dice.randrange(tensor.numel())] = dice.choice([torch.nan, torch.inf,
                                                                     -torch.inf])
@@ -185,21 +186,45 @@ def loaded(pack, file):
 
 def same(one, other) -> bool:
     return all(torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
-               for a, b in zip(one._replace(posterior=None), other._replace(posterior=None)))
+               for name, a, b in zip(one._fields, one, other) if name != "posterior")
 
 
 @pytest.mark.parametrize("mutate", MUTATORS, ids=lambda mutate: mutate.__name__)
 def test_a_mutated_posterior_is_refused_or_means_the_same(pack, fits, place, tried, mutate):
-    models = place / "models"
-    path, dice = models / "x.safetensors", random.Random(mutate.__name__)
+    path = place / "models" / "x.safetensors"
     pack.llla_file.write(fits["full"], path)
-    sound, made = Sound(path.read_bytes()), loaded(pack, path.name)
+    count, seen = mutated(pack, path, mutate, lambda: loaded(pack, path.name))
+    tried("mutated LLLA files", count, **seen)
+    assert sorted(p.name for p in place.rglob("*")) == ["models", "output", path.name]
+
+
+@pytest.mark.parametrize("mutate", MUTATORS, ids=lambda mutate: mutate.__name__)
+def test_a_mutated_trajectory_is_refused_or_means_the_same(pack, case, ksampler, place, tried,
+                                                           mutate):
+    _, trajectory = ksampler(case("sd3"))
+    path = place / "output" / "bayesdiff_trajectories" / "x.safetensors"
+    pack.trajectory_file.write(trajectory, *pack.recipes.packed(trajectory), path)
+    load = pack.trajectory.BayesDiffTrajectoryLoad
+
+    def read():
+        found = load.execute(path.name).args[0]
+        return found._replace(recipe=str(found.recipe._replace(sampler=None)))
+
+    count, seen = mutated(pack, path, mutate, read)
+    tried("mutated trajectory files", count, **seen)
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+def mutated(pack, path, mutate, read) -> tuple[int, dict]:
+    """How often it was tried, and what was seen."""
+    dice = random.Random(mutate.__name__)
+    sound, made = Sound(path.read_bytes()), read()
     count, slowest, unchanged = -(-MUTATIONS // len(MUTATORS)), 0.0, 0
     for _ in range(count):
         path.write_bytes(mutate(sound, dice))
         began = time.process_time()
         try:
-            found = loaded(pack, path.name)
+            found = read()
         except pack.BayesDiffError as error:
             assert path.name in str(error) and len(str(error)) < 2000
         else:
@@ -207,8 +232,7 @@ def test_a_mutated_posterior_is_refused_or_means_the_same(pack, fits, place, tri
             unchanged += 1
         slowest = max(slowest, time.process_time() - began)
     assert slowest < SECONDS
-    assert sorted(p.name for p in place.rglob("*")) == ["models", "output", path.name]
-    tried("mutated LLLA files", count, unchanged=unchanged, slowest=slowest)
+    return count, {"unchanged": unchanged, "slowest": slowest}
 
 
 def test_a_file_of_before_the_checksum_still_loads(pack, fits, place):
@@ -293,6 +317,27 @@ def test_a_mutated_reference_is_refused_or_means_the_same(pack, place, tried, mu
         slowest = max(slowest, time.process_time() - began)
     assert slowest < SECONDS
     tried("mutated reference files", count, unchanged=unchanged, slowest=slowest)
+
+
+@pytest.mark.parametrize("mutate", [
+    lambda whole, dice: whole[:dice.randrange(len(whole))],
+    lambda whole, dice: flipped(whole, 0, len(whole), dice),
+    other_json, deep_or_large], ids=["cut", "bit", "json", "deep"])
+def test_a_mutated_file_of_what_was_taught_is_refused_or_means_the_same(pack, place, tried, mutate):
+    dice, path = random.Random(1), pack.taught_file.path_of("mine")
+    run = pack.core.taught.run_of({"sum": [1.0, 2.0, 4.0, 7.0], "mean": [0.5, 0.1, 0.2, 0.3]},
+                                  [0, 1], [2])
+    pack.taught_file.write(path, [run])
+    whole = path.read_bytes()
+    count, unchanged = -(-MUTATIONS // 12), 0
+    for _ in range(count):
+        path.write_bytes(mutate(whole, dice))
+        try:
+            assert pack.taught_file.read(path) == [run]
+            unchanged += 1
+        except pack.BayesDiffError as error:
+            assert "mine.json cannot be used" in str(error)
+    tried("mutated files of what was taught", count, unchanged=unchanged)
 
 
 def test_a_reference_that_links_elsewhere_is_not_followed(pack, place):

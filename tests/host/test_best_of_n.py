@@ -10,7 +10,8 @@ import torch
 
 import nodes as host_nodes
 
-OPTIONS = {"n": 4, "keep": 2, "at": 0.5, "by": "once", "rank_by": "relative change",
+OPTIONS = {"n": 4, "keep": 2, "drop_at": 0.5, "drop_schedule": "once", "seed_stride": 1,
+           "rank_by": "relative change",
            "uncertainty_seed": 5, "keep_steps": 3}
 VARIANCE = {"rank_by": "variance, accurate"}
 FREE = ("relative change", "trajectory variance")
@@ -23,8 +24,9 @@ def best_of_n(pack, posterior_of):
         options = {**OPTIONS, **options}
         if options["rank_by"] not in FREE:
             options.setdefault("posterior", posterior_of(case))
+        seed = options.pop("seed", case.options()[0])
         return pack.best_of_n.BayesDiffBestOfN.execute(
-            case.model, *case.options(), case.denoise, **options).args
+            case.model, seed, *case.options()[1:], case.denoise, **options).args
     return run
 
 
@@ -35,9 +37,9 @@ def stock(case, seed):
 
 def alone(pack, case, seed, mode, posterior=None):
     """Latent, variance and report of BayesDiff KSampler."""
-    latent, variance, _, _, report = pack.samplers.BayesDiffKSampler.execute(
-        case.model, seed, *case.options()[1:], case.denoise, posterior, mode=mode, nodes=0,
-        skip_interval=0, deviations=0, meaning="independent", uncertainty_seed=5,
+    latent, variance, _, _, report, _ = pack.samplers.BayesDiffKSampler.execute(
+        case.model, seed, *case.options()[1:], case.denoise, posterior, mode=mode, probe_levels=0,
+        skip_interval=0, deviations=0, noise_model="independent", uncertainty_seed=5,
         keep_steps=3).args
     return latent["samples"], variance["samples"], json.loads(report)
 
@@ -85,8 +87,8 @@ def test_a_survivor_is_its_seed_sampled_alone_bit_for_bit(case, pack, best_of_n,
     case.latent["samples"] = case.latent["samples"][..., :4, :5]
     free, llla = rank_by in FREE, posterior_of(case)
     with Counter(case) as counter:
-        latent, variance, (trajectory,), (seed,), text, (score,), report = best_of_n(
-            case, rank_by=rank_by, n=2, keep=1, at=0.6)
+        latent, variance, trajectory, (seed,), text, (score,), report, _ = best_of_n(
+            case, rank_by=rank_by, n=2, keep=1, drop_at=0.6)
     said = json.loads(report)
     assert said["calls"] == counter.calls
     assert seed in (7, 8) and text == str(seed) and said["seeds"] == [seed]
@@ -109,7 +111,7 @@ def test_the_seeds_with_the_lowest_score_so_far_are_kept(case, pack, best_of_n, 
                                                             rank_by):
     case = case("sd3")
     case.steps = 6
-    *_, seeds, _, scores, report = best_of_n(case, n=6, keep=2, rank_by=rank_by)
+    *_, seeds, _, scores, report, _ = best_of_n(case, n=6, keep=2, rank_by=rank_by)
     said = json.loads(report)
     halfway = {run["seed"]: run["scores"][0] for run in said["runs"]}
     assert set(seeds) == set(sorted(halfway, key=halfway.get)[:2])
@@ -121,17 +123,17 @@ def test_the_seeds_with_the_lowest_score_so_far_are_kept(case, pack, best_of_n, 
         return
     for seed in halfway:  # against the denoised estimates of the stock sampler
         calls = []
-        pack.sampling.sample(case.model, case.watcher(calls.append), seed, *case.options()[1:])
+        pack.sampling.sample(case.model, case.observer(calls.append), seed, *case.options()[1:])
         scale = case.model.model.latent_format.scale_factor
         two = torch.stack([call.denoised for call in calls[1:3]]) / scale
         spread = two.var(0, unbiased=False)
         expected = spread.sum() if rank_by == "trajectory variance" else \
-            spread.sqrt().mean()**2 / detail(two[-1])
+            spread.sqrt().mean() / detail(two[-1])
         assert halfway[seed] == pytest.approx(expected.item(), rel=1e-4)
 
 
 def test_all_are_kept_where_all_are_asked_for(case, best_of_n):
-    latent, *_, report = best_of_n(case("sd3"), n=2, keep=2)
+    latent, *_, report, mean = best_of_n(case("sd3"), n=2, keep=2)
     said = json.loads(report)
     assert len(latent["samples"]) == 2 and said["calls_saved"] == 0 and said["calls"] == 6
 
@@ -145,8 +147,10 @@ def test_halving_drops_half_at_each_stop_and_keeps_the_bits(case, pack, best_of_
     if rank_by not in FREE:
         mode, llla = "accurate", posterior_of(case)
     with Counter(case) as counter:
-        latent, variance, _, (seed,), _, _, report = best_of_n(case, n=8, keep=1, at=0.75,
-                                                               by="halving", rank_by=rank_by)
+        latent, variance, _, (seed,), _, _, report, _ = best_of_n(case, n=8, keep=1, drop_at=0.75,
+                                                               drop_schedule="halving",
+                                                               seed_stride=1,
+                                                               rank_by=rank_by)
     said = json.loads(report)
     assert said["stops"] == [{"step": 2, "left": 4}, {"step": 4, "left": 2}, {"step": 6, "left": 1}]
     assert [sum(run["dropped_at"] == step for run in said["runs"]) for step in (2, 4, 6)] \
@@ -205,7 +209,7 @@ def test_cancelling_between_two_seeds_stops(case, pack, best_of_n, monkeypatch):
     monkeypatch.setitem(pack.best_of_n.RANKS, "relative change", rank._replace(score=cancelling))
     with Counter(case) as counter, \
             pytest.raises(comfy.model_management.InterruptProcessingException):
-        best_of_n(case, at=0.67)
+        best_of_n(case, drop_at=0.67)
     assert counter.calls == 2
 
 
@@ -230,7 +234,6 @@ def test_a_sampler_that_does_not_repeat_itself_is_refused(case, pack, best_of_n,
     ({"denoise": 0.0}, {}, "0 steps"),
     ({}, {"keep": 5}, "5 of 4 runs are to be kept: 1 to 4 were expected"),
     ({}, {"rank_by": "variance, light", "posterior": None}, "light needs a posterior"),
-    ({"sampler": "dpm_adaptive"}, {"rank_by": "variance, light"}, "dpm_adaptive.* cannot carry"),
 ])
 def test_bad_input_is_refused_in_words(case, pack, best_of_n, change, options, words):
     case = case("sd3")
@@ -241,3 +244,27 @@ def test_bad_input_is_refused_in_words(case, pack, best_of_n, change, options, w
             setattr(case, name, value)
     with pytest.raises(pack.BayesDiffError, match=words):
         best_of_n(case, **options)
+
+
+def test_latents_trajectory_and_map_are_one_batch(case, pack, best_of_n, tmp_path, monkeypatch):
+    """As they go on together, to Heatmap and to Resample, image by image."""
+    monkeypatch.setattr(pack.viewer.folder_paths, "get_temp_directory", lambda: str(tmp_path))
+    case = case("sd15")
+    latent, variance, trajectory, seeds, *_, mean = best_of_n(case, n=3, keep=2)
+    assert torch.equal(mean["samples"], latent["samples"]) and len(seeds) == 2
+    assert torch.allclose(trajectory.latent_mean(), latent["samples"], atol=1e-4)
+    widgets = {port.id: port.default for port in pack.heatmap.BayesDiffHeatmap.GET_SCHEMA().inputs
+               if getattr(port, "default", None) is not None}
+    overlay, _, mask = pack.heatmap.BayesDiffHeatmap.execute(
+        **widgets, trajectory=trajectory, image=torch.rand(2, 64, 64, 3)).args
+    assert len(overlay) == len(mask) == 2
+    parts = pack.core.trajectory.parts_of(trajectory)
+    assert [part.recipe.seed for part in parts] == list(seeds)
+
+
+def test_workers_that_get_neighboring_seeds_share_none(case, best_of_n):
+    case = case("sd3")
+    runs = [{run["seed"] for run in json.loads(best_of_n(case, n=4, keep=1, seed_stride=1000,
+                                                         seed=seed)[6])["runs"]}
+            for seed in (7, 8)]
+    assert not runs[0] & runs[1] and min(runs[0]) == 7 and min(runs[1]) == 8

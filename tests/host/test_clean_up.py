@@ -117,7 +117,8 @@ def fitting(pack, case, llla, vae):
 def best_of_n(pack, case, llla, vae):
     return case.model.get_model_object("diffusion_model"), \
         lambda: pack.best_of_n.BayesDiffBestOfN.execute(
-            case.model, *case.options(), case.denoise, n=3, keep=1, at=0.7, by="once",
+            case.model, *case.options(), case.denoise, n=3, keep=1, drop_at=0.7,
+            drop_schedule="once", seed_stride=1,
             rank_by="variance, accurate", uncertainty_seed=5, keep_steps=3, posterior=llla)
 
 

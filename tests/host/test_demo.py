@@ -37,9 +37,9 @@ def test_stock_ksampler_draws_and_the_vae_decodes(demo, drawing):
 def test_our_sampler_gives_the_stock_picture_with_the_posterior_that_ships(pack, demo, drawing):
     stock, = host_nodes.KSampler().sample(**drawing)
     ours = pack.samplers.BayesDiffKSampler.execute(
-        **drawing, denoise=1.0, posterior=demo[2], mode="accurate", nodes=0, skip_interval=4,
-        deviations=0, meaning="independent", uncertainty_seed=0, keep_steps=4)
-    latent, variance, *_, report = ours.args
+        **drawing, denoise=1.0, posterior=demo[2], mode="accurate", probe_levels=0, skip_interval=4,
+        deviations=0, noise_model="independent", uncertainty_seed=0, keep_steps=4)
+    latent, variance, _, _, report, _ = ours.args
     assert torch.equal(latent["samples"], stock["samples"])
     assert (variance["samples"] > 0).all()
     assert json.loads(report)["notes"] == []  # it was fitted on this very model

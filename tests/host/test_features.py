@@ -34,7 +34,7 @@ def test_layer_applied_to_guided_features_gives_the_guided_output(case, pack, na
         case.negative = case.prompt(2, tokens=9)
     case.latent["samples"] = case.latent["samples"].repeat_interleave(2, dim=0)
     for call in case.observed()[1]:
-        features = pack.tap.guided(call.chunks, case.cfg, call.x.shape)
+        features = pack.feature_tap.guided(call.chunks, case.cfg, call.x.shape)
         torch.testing.assert_close(denoised_from(case, call, features), call.denoised,
                                    rtol=1e-3, atol=1e-3)
 
@@ -55,7 +55,7 @@ def test_reference_image_tokens_are_left_out(case, pack):
     stock, (ours, calls) = case.stock(), case.observed()
     assert torch.equal(stock["samples"], ours["samples"])
     for call in calls:
-        features = pack.tap.guided(call.chunks, case.cfg, call.x.shape)
+        features = pack.feature_tap.guided(call.chunks, case.cfg, call.x.shape)
         assert features.shape[1] == 5 * 4
         torch.testing.assert_close(denoised_from(case, call, features), call.denoised,
                                    rtol=1e-3, atol=1e-3)
@@ -69,5 +69,15 @@ def test_slope_is_the_derivative_of_denoised_by_network_output(case, pack, name)
     output = torch.randn(2, 4, 3, 3, dtype=torch.float64, requires_grad=True)
     denoised = sampling.calculate_denoised(sigma, output, x)
     (derivative,) = torch.autograd.grad(denoised.sum(), output)
-    torch.testing.assert_close(pack.sampling.slope(sampling, sigma).double(),
+    torch.testing.assert_close(pack.parameterization.slope(sampling, sigma).double(),
                                derivative[:, 0, 0, 0], rtol=1e-5, atol=1e-6)
+
+
+def test_prompts_that_ran_on_two_devices_are_combined_on_the_first(pack):
+    """As with the host's MultiGPU CFG Split; `meta` is a device that every machine has."""
+    chunk = pack.feature_tap.Chunk
+    shape = (1, 4, 2, 2)
+    cond = chunk(1, torch.ones(shape, device="meta", dtype=torch.float16), shape)
+    uncond = chunk(0, torch.ones(shape), shape)
+    combined = pack.feature_tap.guided((cond, uncond), 4.0, shape)
+    assert combined.device.type == "meta" and combined.shape == shape

@@ -222,9 +222,9 @@ def test_reference_is_collected_and_then_judges_one_image(parted, tmp_path):
 
 
 def test_the_same_image_is_added_once(parted, reference, pack):
-    before = pack.reference_file.state(reference)
+    before = pack.names.state(reference)
     parted([0.5, 3.5], reference="mine", reference_mode="add")
-    assert pack.reference_file.state(reference) == before
+    assert pack.names.state(reference) == before
     parted([0.5, 3.55], reference="mine", reference_mode="add")
     assert len(pack.reference_file.read(reference)) == 42
 
@@ -363,13 +363,194 @@ def test_score_node_refuses_in_words(scored, pack, inputs, words):
 
 def test_self_check_tells_in_words(pack):
     node, scores = pack.selfcheck.BayesDiffSelfCheck, [float(i) for i in range(12)]
-    output = node.execute(scores, ["0,1, 2,3"], ["8,9,10,11"])
+    output = node.execute(["0,1, 2,3"], ["8,9,10,11"], scores)
     report, auroc = output.args
     assert auroc == 1.0 and json.loads(report)["auroc"] == 1.0
     text, = output.ui.as_dict()["text"]
     assert text.startswith("The score beats chance with 4 liked and 4 disliked images")
     assert "interval 0.5" in text and "p = 0.029" in text
-    for wrong, words in [(([], ["0"], ["1"]), "no scores"), ((scores, ["12"], ["1"]), "image '12'"),
-                         ((scores, ["1"], ["1,2"]), "both liked and disliked")]:
+    for wrong, words in [((["0"], ["1"], []), "no scores"), ((["12"], ["1"], scores), "image '12'"),
+                         ((["1"], ["1,2"], scores), "both liked and disliked")]:
         with pytest.raises(pack.BayesDiffError, match=words):
             node.execute(*wrong)
+
+
+@pytest.fixture
+def taught(pack, trajectory):
+    """Runs the self-check as the host does, on a run of 12 images of which those with the highest
+    worst patch are disliked."""
+    @torch.inference_mode()
+    def teach(seed=0, each=4, teach="add", name="mine", **inputs):
+        run = trajectory((12, 4, 6, 5), seed)
+        order = pack.core.scores.of_trajectory(run)["worst patch"].argsort().tolist()
+        sides = [",".join(map(str, side)) for side in (order[:each], order[-each:])]
+        inputs = {"liked": [sides[0]], "disliked": [sides[1]], "trajectory": [run], "name": [name],
+                  "teach": [teach], **inputs}
+        output = pack.selfcheck.BayesDiffSelfCheck.execute(**inputs)
+        return json.loads(output.args[0]), output.ui.as_dict()["text"][0]
+    return teach
+
+
+def test_what_is_taught_over_runs_becomes_a_score_and_a_filter(taught, scored, parted, trajectory,
+                                                               pack, tmp_path):
+    nodes = pack.scores.BayesDiffScore, pack.filter.BayesDiffFilter
+    def offered(node):
+        inputs = node.INPUT_TYPES()
+        return (inputs["required"] | inputs["optional"])["score"][1]["options"]
+    assert not any("taught: mine" in offered(node) for node in nodes)
+    report, text = taught(0)
+    assert "4 liked and 4 disliked images: at least 8 of each" in text
+    with pytest.raises(pack.BayesDiffError, match="'taught: mine': .* cannot be told from chance"):
+        scored("taught: mine", trajectory=trajectory())
+    for seed in (100, 200, 300, 400):
+        report, text = taught(seed)
+    assert report["taught"]["liked"] == report["taught"]["disliked"] == 20
+    assert report["taught"]["usable"] and "5 runs" in text and "beats chance" in text
+    assert "what counts most: worst patch +" in text
+    assert all("taught: mine" in offered(node) for node in nodes)
+    assert [file.name for file in (tmp_path / "output" / "bayesdiff_taught").iterdir()] == \
+        ["mine.json"]
+
+    new, core = trajectory((12, 4, 6, 5), 900), pack.core
+    expected, _ = core.taught.score(
+        core.taught.learn(pack.taught_file.read(pack.taught_file.path_of("mine"))),
+        {name: values.tolist() for name, values in core.scores.of_trajectory(new).items()})
+    halves = [trajectory((5, 4, 6, 5), 900), trajectory((7, 4, 6, 5), 901)]
+    assert scored("taught: mine", trajectory=new).args[0] == pytest.approx(expected)
+    assert len(scored("taught: mine", trajectory=halves).args[0]) == 12
+    patches = core.scores.of_trajectory(new)["worst patch"]
+    out = parted(trajectory=new, criterion="drop top percent", percent=50.0, score="taught: mine")
+    said = json.loads(out.report)
+    assert said["scores"] == pytest.approx(expected)
+    assert patches[said["kept"]].mean() < patches[said["rejected"]].mean()
+    linked = parted(SCORES, trajectory=new, score="taught: mine")
+    assert json.loads(linked.report)["scores"] == SCORES, "scores that are linked come first"
+    single = scored("taught: mine", trajectory=trajectory((1, 4, 6, 5), 5))
+    assert 0 <= single.args[0][0] <= 1
+    assert "measured by the runs that were taught" in json.loads(single.args[1])["notes"][0]
+    assert "measured by the runs" in single.ui.as_dict()["text"][0]
+
+
+def test_the_filter_takes_any_score_of_a_trajectory(parted, trajectory, pack):
+    run = trajectory()
+    for name in ("sum", "trajectory variance", "relative change"):
+        out = parted(trajectory=run, score=name)
+        assert json.loads(out.report)["scores"] == pytest.approx(
+            pack.core.scores.of_trajectory(run)[name].tolist())
+
+
+def test_teaching_the_same_images_again_changes_nothing_and_only_check_writes_nothing(
+        taught, pack):
+    path = pack.taught_file.path_of("mine")
+    _, text = taught(teach="only check")
+    assert not path.exists() and "0 liked and 0 disliked" in text
+    first, _ = taught()
+    before, written = path.read_bytes(), pack.names.state(path)
+    again, _ = taught()
+    assert again == first and pack.names.state(path) == written
+    checked, _ = taught(each=3, teach="only check")
+    assert checked["taught"] == first["taught"] and path.read_bytes() == before
+    assert "taught" not in taught(name="", teach="only check")[0]
+
+
+def test_a_run_of_one_kind_can_be_taught_but_not_checked(taught, pack):
+    report, text = taught(disliked=[""])
+    assert report["taught"]["liked"] == 4 and report["taught"]["disliked"] == 0
+    assert text.startswith("The score was not checked")
+    with pytest.raises(pack.BayesDiffError, match="at least 1 of each"):
+        taught(disliked=[""], teach="only check")
+
+
+def test_more_teaching_is_noticed(taught, pack):
+    def seen():
+        return [pack.scores.BayesDiffScore.fingerprint_inputs(score=["taught: mine"]),
+                pack.filter.BayesDiffFilter.fingerprint_inputs(score=["taught: mine"]),
+                pack.selfcheck.BayesDiffSelfCheck.fingerprint_inputs(name=["mine"], liked=["1"])]
+    assert seen() == [None] * 3
+    taught()
+    before = seen()
+    assert None not in before and seen() == before
+    taught(100)
+    assert all(now != then for now, then in zip(seen(), before))
+    assert pack.scores.BayesDiffScore.fingerprint_inputs(score=["taught: ../x"]) is None
+    assert pack.scores.BayesDiffScore.fingerprint_inputs(score=["sum"]) is None
+
+
+@pytest.mark.parametrize("inputs, words", [
+    ({"trajectory": None}, "no trajectory is linked"),
+    ({"trajectory": None, "teach": ["only check"]}, "neither scores nor a trajectory"),
+    ({"name": [" "]}, "name is empty"),
+    ({"name": ["../mine"]}, "a name of 1 to 100 characters"),
+    ({"name": ["a/b"]}, "a name of 1 to 100 characters"),
+    ({"liked": [""], "disliked": [""]}, "neither liked nor disliked"),
+    ({"liked": ["0"], "disliked": ["0"]}, "both liked and disliked"),
+    ({"liked": ["12"]}, "image '12', and there are 12"),
+    ({"scores": [1.0, 2.0]}, "2 scores, and the trajectory holds 12"),
+    ({"scores": [float("nan")] * 12}, "score 0 is nan"),
+])
+def test_what_cannot_be_taught_is_refused_in_words(pack, trajectory, tmp_path, inputs, words):
+    given = {"liked": ["0"], "disliked": ["1"], "trajectory": [trajectory((12, 4, 6, 5))],
+             "name": ["mine"], "teach": ["add"], **inputs}
+    with pytest.raises(pack.BayesDiffError, match=words):
+        pack.selfcheck.BayesDiffSelfCheck.execute(**given)
+    assert not list(tmp_path.rglob("*.json"))
+
+
+def test_few_images_are_not_taught(taught, trajectory, pack):
+    with pytest.raises(pack.BayesDiffError, match="3 images .* at least 4"):
+        taught(trajectory=[trajectory((3, 4, 6, 5))], liked=["0"], disliked=["1"])
+
+
+@pytest.mark.parametrize("name, words", [
+    ("taught: other", "has no other.json: refresh"), ("taught: ../mine", "1 to 100 characters"),
+    ("taught: ", "1 to 100 characters")])
+def test_unknown_taught_scores_are_refused_in_words(taught, scored, parted, trajectory, pack, name,
+                                                   words):
+    taught()
+    for run in (scored, parted):
+        with pytest.raises(pack.BayesDiffError, match=words):
+            run(score=name, trajectory=trajectory())
+    with pytest.raises(pack.BayesDiffError, match="needs a trajectory"):
+        scored("taught: mine", variance={"samples": torch.ones(2, 4, 4, 4)})
+
+
+def spoilt(key, value):
+    def change(words):
+        run = words["runs"][0]
+        place = run["examples"][0] if key in run["examples"][0] else run if key in run else words
+        place[key] = value
+    return change
+
+
+@pytest.mark.parametrize("change", [
+    spoilt("format", "bayesdiff-reference"), spoilt("version", 2), spoilt("runs", {}),
+    spoilt("runs", [1]), spoilt("images", 0), spoilt("images", 1.5), spoilt("mean", {}),
+    spoilt("mean", {"sum": float("nan")}), spoilt("sd", {"sum": -1.0}), spoilt("examples", 3),
+    spoilt("examples", [{}]), spoilt("disliked", 1), spoilt("mark", 1), spoilt("logs", [1.0]),
+    spoilt("logs", {"sum": 1e300}), spoilt("logs", {"\x00": 1.0})])
+def test_a_broken_file_of_what_was_taught_is_told_and_left_alone(taught, scored, trajectory, pack,
+                                                                change):
+    taught()
+    path = pack.taught_file.path_of("mine")
+    words = json.loads(path.read_text())
+    del words["checksum"]
+    change(words)
+    path.write_text(json.dumps(words))
+    before = path.read_bytes()
+    for run in (taught, lambda: scored("taught: mine", trajectory=trajectory())):
+        with pytest.raises(pack.BayesDiffError, match="bayesdiff_taught/mine.json cannot be used"):
+            run()
+    assert path.read_bytes() == before
+
+
+def test_a_changed_or_huge_file_of_what_was_taught_is_told(taught, pack, monkeypatch):
+    taught()
+    path = pack.taught_file.path_of("mine")
+    whole = path.read_text()
+    path.write_text(whole.replace('"disliked": true', '"disliked": false', 1))
+    with pytest.raises(pack.BayesDiffError, match="do not fit its checksum"):
+        taught()
+    path.write_text(whole)
+    monkeypatch.setattr(pack.json_file, "MOST_BYTES", 100)
+    with pytest.raises(pack.BayesDiffError, match="larger than"):
+        taught()

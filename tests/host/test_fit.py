@@ -292,8 +292,9 @@ def test_area_prompts_count_all_their_features(case, fitted):
 @pytest.fixture
 def node(pack):
     """Runs LLLA Fit as the host does: every input in a list."""
-    def run(case, number=4, structure="diagonal", **inputs):
-        widgets = {"positive": [case.prompt(1)], "structure": [structure], "number": [number],
+    def run(case, num_latents=4, structure="diagonal", **inputs):
+        widgets = {"positive": [case.prompt(1)], "structure": [structure],
+                   "num_latents": [num_latents],
                    "timesteps": ["uniform"], "prior": ["fixed"], "prior_precision": [1.0],
                    "temperature": [1.0], "empty_share": [0.25], "seed": [5], "size": [64]}
         with torch.inference_mode():
@@ -326,7 +327,7 @@ def test_lists_of_latents_and_prompts_of_equal_length_stay_together(case, node, 
     prompts = [case.prompt(i, tokens=5 + i) for i in range(3)]
     pairs = pack.fit.examples_of(case.model, latents, len(prompts))
     assert [example.prompt for example in pairs] == [0, 1, 2]
-    made, = node(case, latents=latents, positive=prompts, number=6).args
+    made, = node(case, latents=latents, positive=prompts, num_latents=6).args
     assert made.about.latents == 6
     batch = {"samples": torch.cat([latents[0]["samples"], latents[1]["samples"]])}
     together = pack.fit.examples_of(case.model, [batch], 3)
@@ -349,7 +350,7 @@ def test_images_are_encoded_with_the_vae(case, node):
     ({"latents": [{"samples": torch.ones(1, 4, 8, 8)}]}, r"\(1, 4, 8, 8\), B x 16 x H x W was"),
     ({"latents": [{"samples": torch.ones(1, 16, 3, 8, 8)}]}, r"B x 16 x H x W was expected.*VAE"),
     ({"latents": [{"samples": torch.full((1, 16, 8, 8), math.nan)}]}, "latents: 1024 of 1024"),
-    ({"number": 0}, "number of noised latents is 0, at least 1"),
+    ({"num_latents": 0}, "number of noised latents is 0, at least 1"),
     ({"empty_share": [1.5]}, "empty-prompt calls is 1.5, 0 to 1"),
     ({"timesteps": ["sometimes"]}, "'sometimes', one of"),
     ({"images": [torch.rand(1, 64, 64, 3)]}, "without a vae: connect"),

@@ -64,8 +64,9 @@ def test_picture_and_variance_are_those_of_the_same_weights_in_16_bits(
     def sampled(model):
         tried.model = model
         latent, variance, *_ = pack.samplers.BayesDiffKSampler.execute(
-            model, *tried.options(), tried.denoise, llla, mode=mode, nodes=0, skip_interval=0,
-            deviations=0, meaning="independent", uncertainty_seed=5, keep_steps=2).args
+            model, *tried.options(), tried.denoise, llla, mode=mode, probe_levels=0,
+            skip_interval=0,
+            deviations=0, noise_model="independent", uncertainty_seed=5, keep_steps=2).args
         assert torch.equal(latent["samples"], tried.stock()["samples"])
         return latent["samples"], variance["samples"]
 

@@ -14,9 +14,9 @@ from torch.nn import functional
 import nodes as host_nodes
 
 SETTINGS = {
-    "method": "fast", "colour_map": "turbo", "opacity": 0.6, "value_range": "per image",
+    "method": "fast", "color_map": "turbo", "opacity": 0.6, "value_range": "per image",
     "clip_percentile": 99.0, "step": -1, "draws": 4, "remove_low_pass": False, "seed": 5,
-    "mask_by": "percentile", "mask_threshold": 80.0, "grow": 0, "blur": 0.0, "colour_bar": False}
+    "mask_by": "percentile", "mask_threshold": 80.0, "grow": 0, "blur": 0.0, "color_bar": False}
 
 
 def random(*shape, seed=0):
@@ -81,7 +81,7 @@ def trajectory(ours):
 
 def test_fast_map_alone_is_the_enlarged_deviation_of_the_latent(run):
     variance = random(2, 4, 6, 5)
-    overlay, heatmap, mask = run(variance, colour_map="grey", clip_percentile=100.0).args
+    overlay, heatmap, mask = run(variance, color_map="gray", clip_percentile=100.0).args
     assert overlay.shape == heatmap.shape == (2, 48, 40, 3) and mask.shape == (2, 48, 40)
     assert torch.equal(overlay, heatmap)
     for image in range(2):
@@ -91,7 +91,7 @@ def test_fast_map_alone_is_the_enlarged_deviation_of_the_latent(run):
         assert np.allclose(heatmap[image, ..., 1], enlarged, atol=1e-4)
 
 
-def test_overlay_mixes_the_colours_into_the_picture_at_its_own_size(run):
+def test_overlay_mixes_the_colors_into_the_picture_at_its_own_size(run):
     image, variance = random(2, 50, 70, 3), random(2, 4, 6, 5)
     overlay, heatmap, mask = run(variance, image=image, opacity=0.25).args
     assert overlay.shape == (2, 50, 70, 3) and mask.shape == (2, 50, 70)
@@ -162,7 +162,7 @@ def test_no_variance_gives_an_empty_map_and_mask(run, ours, vae, method):
     samples = random(2, 4, 6, 5)
     overlay, heatmap, mask = run(torch.zeros(2, 4, 6, 5), samples=samples, vae=vae, method=method,
                                  grow=3, blur=2.0).args
-    lowest = ours.heatmap.maps.coloured(torch.zeros(1), "turbo")
+    lowest = ours.heatmap.maps.colored(torch.zeros(1), "turbo")
     assert mask.count_nonzero() == 0 and torch.equal(heatmap, lowest.expand(heatmap.shape))
 
 
@@ -191,7 +191,7 @@ def test_pixel_map_of_two_videos_keeps_them_apart(ours, video_vae):
 
 def test_shared_range_makes_images_comparable(run):
     variance = random(1, 4, 6, 5).repeat(2, 1, 1, 1) * torch.tensor([1.0, 16.0]).reshape(2, 1, 1, 1)
-    each, shared = (run(variance, value_range=of, colour_map="grey").args
+    each, shared = (run(variance, value_range=of, color_map="gray").args
                     for of in ["per image", "shared"])
     assert torch.allclose(each[1][0], each[1][1], atol=1e-4)
     assert shared[1][0].max() < shared[1][1].max() / 2
@@ -205,10 +205,10 @@ def test_mask_by_value_is_where_the_deviation_is_above_it(run):
     assert torch.equal(mask, (variance.mean(1).sqrt() > 0.7).float())
 
 
-def test_colour_bar_stands_beside_the_heatmap_and_leaves_the_rest_alone(run):
+def test_color_bar_stands_beside_the_heatmap_and_leaves_the_rest_alone(run):
     variance, image = random(2, 4, 16, 20), random(2, 128, 160, 3)
     plain = run(variance, image=image).args
-    overlay, heatmap, mask = run(variance, image=image, colour_bar=True).args
+    overlay, heatmap, mask = run(variance, image=image, color_bar=True).args
     assert torch.equal(overlay, plain[0]) and torch.equal(mask, plain[2])
     assert torch.equal(heatmap[:, :, :160], plain[1])
     strip = heatmap[:, :, 160:]
@@ -217,8 +217,8 @@ def test_colour_bar_stands_beside_the_heatmap_and_leaves_the_rest_alone(run):
 
 
 @pytest.mark.parametrize("height", [1, 3, 8, 2048])
-def test_colour_bar_fits_any_height(run, height):
-    heatmap = run(random(1, 4, 4, 4), image=torch.zeros(1, height, 8, 3), colour_bar=True).args[1]
+def test_color_bar_fits_any_height(run, height):
+    heatmap = run(random(1, 4, 4, 4), image=torch.zeros(1, height, 8, 3), color_bar=True).args[1]
     assert heatmap.shape[1] == height
 
 
@@ -295,7 +295,7 @@ def test_viewer_scrubs_through_the_kept_steps_of_each_image(run, ours, tmp_path)
             picture, deviation, frame = read_frame(tmp_path, entry["steps"], column)
             wanted = 2 * variance[column, number].mean(0).sqrt()
             torch.testing.assert_close(deviation, wanted, rtol=0, atol=frame["top"] / 65535)
-            assert (picture - 0.5).abs().max() < 0.51 / 255  # a mean of zeros is grey
+            assert (picture - 0.5).abs().max() < 0.51 / 255  # a mean of zeros is gray
 
 
 def test_a_full_disk_costs_the_pictures_only(run, monkeypatch):

@@ -225,7 +225,7 @@ def prompt(spec: Spec, tokens: int, seed: int):
 def sample(pack, name: str, record=None, negative_tokens: int = 5):
     """Two latents through one guided step: its x, sigma and denoised, and the tap's features."""
     spec, calls = {**CASES, **SCATTERED}[name], []
-    tap = pack.tap.FeatureTap(record or pack.last_layers.last_layer_of(build(name)))
+    tap = pack.feature_tap.FeatureTap(record or pack.last_layers.last_layer_of(build(name)))
     model = tap.attach(build(name))
     model.set_model_sampler_post_cfg_function(lambda call: calls.append(call) or call["denoised"])
     host_nodes.common_ksampler(model, 7, 1, CFG, "euler", "normal", prompt(spec, 5, 1),
@@ -233,7 +233,7 @@ def sample(pack, name: str, record=None, negative_tokens: int = 5):
                                {"samples": random((2, *spec.latent), 3)})
     (call,) = calls
     return *(call[key] for key in ("input", "sigma", "denoised")), \
-        pack.tap.guided(tap.take(), CFG, call["input"].shape)
+        pack.feature_tap.guided(tap.take(), CFG, call["input"].shape)
 
 
 @pytest.mark.parametrize("negative_tokens", [5, 35])

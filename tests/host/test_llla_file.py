@@ -140,7 +140,7 @@ def test_unwritable_folder_is_told_and_the_old_file_stays(pack, fits, place, mon
     def full_disk(tensors, name, metadata):
         Path(name).write_bytes(b"half")
         raise OSError(28, "No space left on device")
-    monkeypatch.setattr(pack.llla_file, "save_file", full_disk)
+    monkeypatch.setattr(pack.safe_file, "save_file", full_disk)
     with pytest.raises(pack.BayesDiffError, match="No space left"):
         save_node(pack, fits["diagonal"], overwrite=True)
     assert path.read_bytes() == old and files(path.parent) == ["mine.safetensors"]

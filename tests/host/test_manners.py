@@ -14,8 +14,8 @@ from comfy_extras import nodes_model_advanced, nodes_pag
 import nodes as host_nodes
 from tools import tiny_models
 
-OPTIONS = {"mode": "accurate", "nodes": 0, "skip_interval": 1, "deviations": 0,
-           "meaning": "independent", "uncertainty_seed": 5, "keep_steps": 2}
+OPTIONS = {"mode": "accurate", "probe_levels": 0, "skip_interval": 1, "deviations": 0,
+           "noise_model": "independent", "uncertainty_seed": 5, "keep_steps": 2}
 
 
 def rescale_cfg(case):
@@ -73,7 +73,7 @@ def test_picture_stays_and_variance_comes(case, pack, posterior_of, add):
     add(case)
     stock = case.stock()["samples"]
     assert not torch.equal(stock, plain), "what was added does nothing here"
-    latent, variance, _, _, report = pack.samplers.BayesDiffKSampler.execute(
+    latent, variance, _, _, report, _ = pack.samplers.BayesDiffKSampler.execute(
         case.model, *case.options(), case.denoise, llla, **OPTIONS).args
     assert torch.equal(latent["samples"], stock)
     assert variance["samples"].min() >= 0 and variance["samples"].max() > 0

@@ -14,7 +14,7 @@ from tools.places import REPOSITORY
 from tools.reports import SOAK
 
 MODES = ["free", "light", "accurate"]
-OPTIONS = {"nodes": 0, "skip_interval": 1, "deviations": 0, "meaning": "independent",
+OPTIONS = {"probe_levels": 0, "skip_interval": 1, "deviations": 0, "noise_model": "independent",
            "uncertainty_seed": 5, "keep_steps": 10}
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -26,7 +26,7 @@ def check(variance: torch.Tensor, trajectory) -> None:
 
 
 def ksampler(pack, case, llla, mode, **options):
-    _, variance, trajectory, scores, _ = pack.samplers.BayesDiffKSampler.execute(
+    _, variance, trajectory, scores, *_ = pack.samplers.BayesDiffKSampler.execute(
         case.model, *case.options(), case.denoise, llla, **{**OPTIONS, "mode": mode,
                                                             **options}).args
     check(variance["samples"], trajectory)

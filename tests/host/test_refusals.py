@@ -8,7 +8,7 @@ from comfy.ldm.wan.model import SCAILWanModel, WanModel
 
 
 def guided_at_each_call(case, pack):
-    return lambda call: pack.tap.guided(call.chunks, case.cfg, call.x.shape)
+    return lambda call: pack.feature_tap.guided(call.chunks, case.cfg, call.x.shape)
 
 
 @pytest.mark.parametrize("cfg", [1.0, 4.0])
@@ -73,7 +73,7 @@ def test_sampler_of_another_make_is_refused(case, pack):
         pass
 
     with pytest.raises(pack.BayesDiffError, match="Foreign.*KSAMPLER"):
-        pack.sampling._watched_sampler(Foreign(), None, None, None)
+        pack.sampling._observed_sampler(Foreign(), None, None, None, None)
 
 
 def test_torch_compile_wrapper_is_dropped_on_our_clone_only(case, pack):

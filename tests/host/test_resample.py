@@ -2,43 +2,18 @@
 
 import gc
 import itertools
-import json
 import weakref
 
+import comfy.model_base
+import comfy.model_patcher
 import comfy.samplers
+import comfy.supported_models_base
 import comfy.utils
 import pytest
 import torch
 from comfy_extras import nodes_custom_sampler as stock_nodes
 
 import nodes as host_nodes
-
-SAMPLING = {"mode": "accurate", "nodes": 0, "skip_interval": 1, "deviations": 0,
-            "meaning": "independent", "uncertainty_seed": 5, "keep_steps": 10}
-OPTIONS = {"step": -1, "fraction": 0.5, "count": 1, "strength": 0.5, "unit": "noise level",
-           "draw": "deviations", "seed": 3}
-
-
-@pytest.fixture
-def ksampler(pack, posterior_of):
-    """Latent and trajectory of BayesDiff KSampler."""
-    def run(case, **options):
-        options = {**SAMPLING, **options}
-        posterior = None if options["mode"] == "free" else posterior_of(case)
-        latent, _, trajectory, *_ = pack.samplers.BayesDiffKSampler.execute(
-            case.model, *case.options(), case.denoise, posterior, **options).args
-        return latent, trajectory
-    return run
-
-
-@pytest.fixture
-def resample(pack):
-    """Samples and report of the node."""
-    def run(trajectory, **options):
-        latent, report = pack.resample.BayesDiffResample.execute(
-            trajectory, **{**OPTIONS, **options}).args
-        return latent["samples"], json.loads(report)
-    return run
 
 
 def longer(case, steps=6, images=1):
@@ -69,7 +44,7 @@ def test_sampling_on_from_an_unmoved_state_is_the_original_bit_for_bit(case, pac
     latent, trajectory = ksampler(case, mode="free")
     assert torch.equal(latent["samples"], case.stock()["samples"])
     for step in range(3):
-        variations = pack.resampling.Variations(trajectory, trajectory.recipe, step)
+        variations = pack.variations.Variations(trajectory, trajectory.recipe, step)
         samples = variations.sample(torch.zeros(1, *trajectory.mean[0].shape))
         assert torch.equal(samples[0], latent["samples"])
         assert variations.rms() == [0.0, 0.0]
@@ -80,7 +55,7 @@ def test_any_sampler_can_go_on_from_the_start_unmoved(case, pack, ksampler, samp
     case = longer(case("sd3"))
     case.sampler = sampler
     latent, trajectory = ksampler(case)
-    variations = pack.resampling.Variations(trajectory, trajectory.recipe, 0)
+    variations = pack.variations.Variations(trajectory, trajectory.recipe, 0)
     samples = variations.sample(torch.zeros(1, *trajectory.mean[0].shape))
     assert torch.equal(samples[0], latent["samples"])
 
@@ -94,7 +69,8 @@ def test_more_strength_changes_more(case, ksampler, resample, name, step, draw, 
     latent, trajectory = ksampler(case)
     changes, moves = [], []
     for strength in (0.01, 0.1, 0.5, 1.0):
-        samples, report = resample(trajectory, step=step, strength=strength, draw=draw, unit=unit)
+        samples, report = resample(trajectory, step=step, strength=strength, draw=draw,
+                                   strength_unit=unit)
         changes.append((samples - latent["samples"]).norm().item())
         moves.append(report["rms"][0])
     assert changes == sorted(changes) and 0 < 5 * changes[0] < changes[-1]
@@ -184,12 +160,12 @@ def test_same_seed_same_bits_and_variations_differ(case, ksampler, resample):
     assert len(first) == 6 and not torch.equal(first[0], first[1])
 
 
-def test_batches_are_laid_out_image_by_image_and_keep_their_keys(case, pack, ksampler):
+def test_batches_are_laid_out_image_by_image_and_keep_their_keys(case, pack, ksampler, resample):
     case = longer(case("sd3"), images=2)
     case.latent.update(batch_index=[4, 1], mine="kept")
     latent, trajectory = ksampler(case)
     varied, _ = pack.resample.BayesDiffResample.execute(
-        trajectory, **{**OPTIONS, "count": 3, "strength": 0.01}).args
+        trajectory, **{**resample.options, "count": 3, "strength": 0.01}).args
     assert varied["batch_index"] == [4, 4, 4, 1, 1, 1] and varied["mine"] == "kept"
     for i, sample in enumerate(varied["samples"]):
         near = [(sample - one).norm() for one in latent["samples"]]
@@ -242,20 +218,21 @@ def test_another_prompt_or_model_takes_over_from_the_step(case, pack, ksampler, 
     assert torch.equal(resample(trajectory, strength=0.0, model=case.model)[0], latent["samples"])
 
 
-def test_trajectories_of_the_custom_node_and_of_best_of_n_go_on(case, pack, posterior_of, resample):
+def test_trajectories_of_the_custom_node_and_of_best_of_n_go_on(case, pack, posterior_of, ksampler,
+                                                               resample):
     case = longer(case("sd3"))
     guider = stock_nodes.BasicGuider.execute(case.model, case.positive)[0]
     inputs = (stock_nodes.RandomNoise.execute(7)[0], guider,
               stock_nodes.KSamplerSelect.execute("heun")[0],
               stock_nodes.BasicScheduler.execute(case.model, "simple", 6, 1.0)[0], case.latent)
     latent, _, custom, *_ = pack.samplers.BayesDiffSamplerCustom.execute(
-        *inputs, posterior_of(case), **SAMPLING).args
-    best, _, (one,), *_ = pack.best_of_n.BayesDiffBestOfN.execute(
-        case.model, *case.options(), 1.0, n=2, keep=1, at=0.5, by="once",
-        rank_by="trajectory variance", uncertainty_seed=0, keep_steps=10).args
+        *inputs, posterior_of(case), **ksampler.options).args
+    best, _, one, *_ = pack.best_of_n.BayesDiffBestOfN.execute(
+        case.model, *case.options(), 1.0, n=2, keep=1, drop_at=0.5, drop_schedule="once",
+        seed_stride=1, rank_by="trajectory variance", uncertainty_seed=0, keep_steps=10).args
     for trajectory, original in ((custom, latent), (one, best)):
         assert torch.equal(resample(trajectory, strength=0.0)[0], original["samples"])
-        on = pack.resampling.Variations(trajectory, trajectory.recipe, 3)
+        on = pack.variations.Variations(trajectory, trajectory.recipe, 3)
         unmoved = on.sample(torch.zeros(1, *trajectory.mean[0].shape))[0]
         assert torch.equal(unmoved, original["samples"])
 
@@ -313,3 +290,104 @@ def test_a_stock_latent_goes_in_and_out_as_a_stock_sampler_takes_it(case, ksampl
     again = host_nodes.common_ksampler(case.model, 1, 2, 1.0, "euler", "normal", case.positive,
                                        case.negative, {"samples": samples}, denoise=0.5)[0]
     assert again["samples"].shape == samples.shape
+
+
+# ---- samplers that add noise
+
+
+class GaussianNetwork(torch.nn.Module):
+    """The exact network of images whose pixels are independent and of standard deviation SPREAD."""
+
+    SPREAD = 0.6
+
+    def __init__(self, flow, **_):
+        super().__init__()
+        self.flow, self.dtype, self.sigmas = flow, torch.float32, None
+
+    def forward(self, x, timesteps, **_):
+        sigma = (timesteps / 1000 if self.flow else self.sigmas(timesteps)).reshape(-1, 1, 1, 1)
+        signal = 1 - sigma if self.flow else 1.0
+        x = x if self.flow else x * (sigma**2 + 1).sqrt()
+        denoised = signal * self.SPREAD**2 / (signal**2 * self.SPREAD**2 + sigma**2) * x
+        return (x - denoised) / sigma
+
+
+def gaussian_model(pack, flow):
+    """As a MODEL of the host."""
+    config = pack.demo_model.DemoConfig({"flow": flow, "dtype": torch.float32})
+    kind = comfy.model_base.ModelType.FLOW if flow else comfy.model_base.ModelType.EPS
+    network = comfy.model_base.BaseModel(config, kind, unet_model=GaussianNetwork)
+    network.diffusion_model.sigmas = network.model_sampling.sigma
+    return comfy.model_patcher.ModelPatcher(network, torch.device("cpu"), torch.device("cpu"))
+
+
+def sampled(pack, ksampler, model, prompt, sampler, latent, steps, cfg=1.0):
+    """Latents and trajectory of plain runs, in one batch."""
+    out = pack.samplers.BayesDiffKSampler.execute(
+        model, 1, steps, cfg, sampler, "normal", prompt, prompt, {"samples": latent}, 1.0, None,
+        **{**ksampler.options, "mode": "free", "keep_steps": 100}).args
+    return out[0]["samples"], out[2]
+
+
+def correlation(one, other):
+    return torch.corrcoef(torch.stack([one.flatten(), other.flatten()]))[0, 1].item()
+
+
+@pytest.mark.parametrize("flow, sampler", [
+    *itertools.product([False, True], ["euler_ancestral", "dpmpp_2m_sde", "dpmpp_sde"]),
+    (False, "ddpm"), (False, "dpm_2_ancestral"), (False, "seeds_2"), (True, "lcm")])
+def test_resampling_keeps_the_statistics_of_samplers_that_add_noise(pack, ksampler, resample, flow,
+                                                                    sampler):
+    """From half way. The original ending is one of many, so it is as near to the variations as
+    they are to each other."""
+    prompt = [[torch.zeros(1, 1, 64), {}]]
+    plain, trajectory = sampled(pack, ksampler, gaussian_model(pack, flow), prompt, sampler,
+                                torch.zeros(8, 12, 16, 16), 20)
+    samples, report = resample(trajectory, step=10, strength=1e-6, count=2, draw="gaussian")
+    one, two = samples.unflatten(0, (8, 2)).unbind(1)
+    assert report["calls"] and not torch.equal(one, two)
+    for varied in (one, two):
+        assert varied.var().item() == pytest.approx(plain.var().item(), rel=0.04)
+        assert correlation(plain, varied) == pytest.approx(correlation(one, two), abs=0.03)
+
+
+def test_resampling_a_trained_net_has_the_spread_of_many_plain_runs(pack, ksampler, resample):
+    """The net that ships, on one class."""
+    model = pack.demo.BayesDiffDemoModel.execute().args[0]
+    prompt = pack.demo.BayesDiffDemoPrompt.execute("smiley").args[0]
+    plain, trajectory = sampled(pack, ksampler, model, prompt, "euler_ancestral",
+                                torch.zeros(32, 12, 16, 16), 12)
+    varied, _ = resample(trajectory, step=6, strength=1e-6, draw="gaussian")
+    assert varied.var(0).mean().item() == pytest.approx(plain.var(0).mean().item(), rel=0.12)
+
+
+@pytest.mark.parametrize("sampler", ["euler_ancestral", "dpmpp_2m_sde"])
+def test_with_noise_of_its_own_a_sampler_repeats_by_seed(case, ksampler, resample, sampler):
+    case = longer(case("sd3"))
+    case.sampler = sampler
+    latent, trajectory = ksampler(case)
+    assert torch.equal(resample(trajectory, step=3, strength=0.0)[0], latent["samples"])
+    first, again, other = (resample(trajectory, step=3, strength=0.01, seed=seed)[0]
+                           for seed in (1, 1, 2))
+    assert torch.equal(first, again) and not torch.equal(first, other)
+
+
+def test_churn_repeats_by_seed_too(case, pack, ksampler, resample):
+    case = longer(case("sd3"))
+    _, trajectory = ksampler(case)
+    churning = comfy.samplers.ksampler("euler", {"s_churn": 1.0})
+    first, again, other = (resample(trajectory, step=3, strength=0.0, seed=seed,
+                                    sampler=churning)[0]
+                           for seed in (1, 1, 2))
+    assert torch.equal(first, again) and not torch.equal(first, other)
+
+
+def test_eight_variations_of_mode_light_are_eight_pictures(case, ksampler, resample):
+    """Where the plan has one early deviation and the late ones are still 0."""
+    case = longer(case("sd3"), steps=10)
+    latent, trajectory = ksampler(case, mode="light")
+    assert trajectory.early == 1
+    samples, _ = resample(trajectory, step=-1, count=8, strength=0.3)
+    moved = (samples - latent["samples"]).flatten(1)
+    between = torch.corrcoef(moved)[~torch.eye(8, dtype=torch.bool)]
+    assert between.abs().max() < 0.9

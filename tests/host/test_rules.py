@@ -4,14 +4,14 @@ import pytest
 import torch
 from comfy.k_diffusion import sampling
 
-from bayesdiff_core import rules
+from bayesdiff_core.paper import rules
 
 FALLING = torch.tensor([10.0, 4.0, 1.5, 0.6, 0.2, 0.05, 0.0], dtype=torch.float64)
 FLOW = torch.linspace(1, 0, 7, dtype=torch.float64)
 
 
 def predict(x, sigma):
-    """Any smooth noise prediction that mixes neighbours will do."""
+    """Any smooth noise prediction that mixes neighbors will do."""
     return torch.tanh(x / (1 + sigma)) + 0.3 * x.roll(1, dims=-1) / (1 + sigma)
 
 

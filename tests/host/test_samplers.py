@@ -11,8 +11,8 @@ from comfy_extras.nodes_differential_diffusion import DifferentialDiffusion
 
 MODELS = ["sd15", "sd15_v", "sd3", "flux", "wan"]
 MODES = ["free", "light", "accurate", "paper"]
-OPTIONS = {"mode": "accurate", "nodes": 0, "skip_interval": 1, "deviations": 0,
-           "meaning": "independent", "uncertainty_seed": 5, "keep_steps": 10}
+OPTIONS = {"mode": "accurate", "probe_levels": 0, "skip_interval": 1, "deviations": 0,
+           "noise_model": "independent", "uncertainty_seed": 5, "keep_steps": 10}
 
 
 @pytest.fixture
@@ -40,18 +40,23 @@ def test_every_mode_gives_picture_variance_trajectory_and_scores(pack, case, ksa
     case = batch(case(name), 3, 1)
     case.steps = 5
     stock = case.stock()
-    latent, variance, trajectory, scores, report = ksampler(case, mode=mode)
+    latent, variance, trajectory, scores, report, mean = ksampler(case, mode=mode)
     assert torch.equal(latent["samples"], stock["samples"]) == (mode != "paper")
+    assert torch.equal(mean["samples"], latent["samples"]) == (mode != "paper")
     assert latent.keys() == variance.keys() == stock.keys() and latent["mine"] == "kept"
     values = variance["samples"]
     assert values.shape == latent["samples"].shape and values.dtype == latent["samples"].dtype
     assert torch.isfinite(values).all() and values.min() >= 0 and values.max() > 0
     assert scores == pack.core.scores.of_trajectory(trajectory)["relative change"].tolist()
     assert min(scores) > 0
-    assert torch.allclose(trajectory.latent_mean(), latent["samples"], atol=1e-4)
+    assert torch.allclose(trajectory.latent_picture(), latent["samples"], atol=1e-4)
+    assert torch.allclose(trajectory.latent_mean(), latent["samples"], atol=1e-4) \
+        == (mode != "paper")  # there the picture is a draw around E(x_0)
     assert trajectory.steps.tolist() == list(range(6))
     said = json.loads(report)
     assert said["scores"] == scores and said["mode"] == mode
+    assert said["score"] == "relative change" and "over its own detail" in said["measures"]
+    assert said["variance"] == ("trajectory variance" if mode == "free" else "the posterior's")
     assert said["summed_variance"] == pytest.approx(values.double().flatten(1).sum(1).tolist(),
                                                     rel=1e-5)
     assert said["calls"] == 5
@@ -124,52 +129,6 @@ def test_free_is_the_variance_of_the_last_denoised(case, ksampler):
     torch.testing.assert_close(ksampler(case, mode="free")[1]["samples"], variance / scale**2)
 
 
-def test_paper_follows_algorithm_2_with_predictions_of_the_hosts_model(case, pack, ksampler,
-                                                                       posterior_of):
-    """Against the core's iteration on the same model, called here without the sampler adapter."""
-    case = case("sd3")
-    case.cfg, case.steps = 1.0, 4
-    llla = posterior_of(case)
-    record, _ = case.layer()
-    seeds = [pack.core.trajectory.mixed_seed(5, 0)]
-    calls = []
-    case.observed(calls.append)
-    sigmas = torch.stack([call.sigma[0] for call in calls] + [torch.tensor(0.0)])
-
-    def with_posterior(x, sigma):
-        seen = []
-        guider = stock_nodes.BasicGuider.execute(case.model, case.positive)[0]
-        one = case.watcher(seen.append)
-        at = torch.tensor([sigma, sigma / 2])
-        noise = stock_nodes.DisableNoise.execute()[0]
-        # x enters as a latent that is noised no further: x / (1 - sigma) times (1 - sigma)
-        pack.sampling.sample_guider(guider, Entering(one, x), noise,
-                                    comfy.samplers.sampler_object("euler"), at, case.latent)
-        (call,) = seen
-        predictive = pack.core.posterior.Predictive(
-            llla.posterior, call.chunks[0].features, record.outputs,
-            to_grid=lambda tokens: record.to_grid(tokens, x.shape))
-        return (x - call.denoised) / sigma, predictive
-
-    expected = pack.core.bayesdiff.bayesdiff(
-        lambda x, sigma: torch.cat([with_posterior(one[None], sigma)[0] for one in x]),
-        with_posterior, calls[0].x, sigmas, pack.core.rules.ddim, {0, 2}, 3,
-        pack.core.bayesdiff.ImageNoise(seeds, calls[0].x.shape[1:]))
-    latent, variance, trajectory, *_ = ksampler(case, mode="paper", deviations=3)
-    torch.testing.assert_close(trajectory.mean[-1], expected.sample, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(trajectory.variance[-1], expected.variance, rtol=1e-3, atol=1e-5)
-
-
-class Entering:
-    """A watcher that puts its own x in place of the sampler's."""
-
-    def __init__(self, inner, x):
-        self.tap, self._inner, self._x = inner.tap, inner, x
-
-    def run(self, run):
-        return self._inner.run(run._replace(x=self._x))
-
-
 @pytest.mark.parametrize("sampler", ["euler", "dpm_2"])
 @pytest.mark.parametrize("mode", MODES)
 def test_progress_counts_the_extra_calls_and_ends_full(case, ksampler, posterior_of, mode, sampler):
@@ -218,7 +177,7 @@ def test_custom_node_gives_what_sampler_custom_advanced_gives(case, pack, poster
               stock_nodes.KSamplerSelect.execute("euler")[0],
               stock_nodes.BasicScheduler.execute(case.model, "simple", 4, 1.0)[0], case.latent)
     stock = stock_nodes.SamplerCustomAdvanced.execute(*inputs)[0]["samples"]
-    latent, variance, _, scores, _ = pack.samplers.BayesDiffSamplerCustom.execute(
+    latent, variance, _, scores, *_ = pack.samplers.BayesDiffSamplerCustom.execute(
         *inputs, posterior_of(case), **{**OPTIONS, "mode": mode}).args
     assert torch.equal(latent["samples"], stock) == (mode != "paper")
     assert variance["samples"].min() >= 0 and scores[0] > 0
@@ -243,12 +202,101 @@ def test_unfinished_schedules_scale_the_variance_as_the_picture(case, pack, post
     assert ratio.item() == pytest.approx(1, abs=0.05)
 
 
-class Foreign:
-    """A sampler function of another pack."""
+def sample_euler(model, x, sigmas, extra_args=None, callback=None, disable=None, tape=None):
+    """A sampler of another pack, with a name of the host's; it writes into one buffer."""
+    estimate = torch.empty_like(x)
+    for i, (sigma, after) in enumerate(zip(sigmas, sigmas[1:])):
+        estimate.copy_(model(x, sigma * x.new_ones(len(x)), **extra_args))
+        callback({"x": x, "i": i, "sigma": sigma, "sigma_hat": sigma, "denoised": estimate})
+        x = x + (after - sigma) * (x - estimate) / sigma
+    return x
 
-    @staticmethod
-    def function(model, x, sigmas, extra_args=None, callback=None, disable=None):
-        return x
+
+@pytest.mark.parametrize("mode", ["auto", "light", "accurate"])
+@pytest.mark.parametrize("make, words", [
+    (lambda: comfy.samplers.KSAMPLER(sample_euler), "not one of ComfyUI's own"),
+    (lambda: comfy.samplers.ksampler("dpm_adaptive"), "not known to treat each image"),
+    (lambda: comfy.samplers.ksampler("euler", {"s_churn": 0.5}), "with s_churn")])
+def test_a_sampler_that_is_not_known_is_observed_in_mode_free_with_a_word(case, pack, posterior_of,
+                                                                           mode, make, words):
+    case = case("sd3")
+    guider = stock_nodes.BasicGuider.execute(case.model, case.positive)[0]
+    inputs = (stock_nodes.RandomNoise.execute(7)[0], guider, make(),
+              torch.tensor([1.0, 0.7, 0.4, 0.2, 0.0]), case.latent)
+    stock = stock_nodes.SamplerCustomAdvanced.execute(*inputs)[0]["samples"]
+    latent, variance, trajectory, _, report, _ = pack.samplers.BayesDiffSamplerCustom.execute(
+        *inputs, posterior_of(case), **{**OPTIONS, "mode": mode}).args
+    said = json.loads(report)
+    assert said["mode"] == "free" and words in said["why"] and said["extra_calls"] == 0
+    assert torch.equal(latent["samples"], stock)
+    assert variance["samples"].max() > 0 and trajectory.deviations.shape[1] == 0
+
+
+def test_a_future_sampler_of_the_host_is_not_trusted(case, pack, monkeypatch):
+    monkeypatch.setattr(sample_euler, "__module__", "comfy.k_diffusion.sampling")
+    assert pack.known_samplers.why_not(comfy.samplers.KSAMPLER(sample_euler)) is None
+    monkeypatch.setattr(sample_euler, "__name__", "sample_of_tomorrow")
+    assert "sample_of_tomorrow is not known" in pack.known_samplers.why_not(
+        comfy.samplers.KSAMPLER(sample_euler))
+
+
+def test_auto_is_light_where_a_posterior_is_connected_and_free_elsewhere(case, ksampler):
+    case = case("sd3")
+    for options, mode, why in [({}, "light", "a posterior is connected"),
+                               ({"posterior": None}, "free", "no posterior is connected")]:
+        auto = ksampler(case, mode="auto", **options)
+        chosen = ksampler(case, mode=mode, **options)
+        assert torch.equal(auto[1]["samples"], chosen[1]["samples"])
+        assert {**json.loads(auto[4]), "why": ""} == json.loads(chosen[4])
+        assert json.loads(auto[4])["why"] == why
+
+
+def test_auto_leaves_a_guider_of_its_own_kind_to_mode_free(case, pack, posterior_of):
+    case = case("sd3")
+    dual = stock_nodes.DualCFGGuider.execute(case.model, case.positive, case.negative,
+                                             case.negative, 4.0, 3.0, "regular")[0]
+    report = pack.samplers.BayesDiffSamplerCustom.execute(
+        stock_nodes.RandomNoise.execute(7)[0], dual, comfy.samplers.ksampler("euler"),
+        torch.tensor([1.0, 0.5, 0.0]), case.latent, posterior_of(case),
+        **{**OPTIONS, "mode": "auto"}).args[4]
+    assert json.loads(report)["mode"] == "free" and "own way" in json.loads(report)["why"]
+
+
+@pytest.mark.parametrize("schedule, steps", [
+    ({"skip_schedule": "interval", "skip_interval": 2}, [0, 3, 6]),
+    ({"skip_schedule": "steps", "uncertain_steps": "1, 4,7"}, [1, 4, 7]),
+    ({"skip_schedule": "steps", "uncertain_steps": "2"}, [2])])
+@pytest.mark.parametrize("mode, noise_model", [("light", "independent"), ("accurate", "shared"),
+                                               ("paper", "independent")])
+def test_the_steps_asked_for_are_those_with_extra_calls(case, pack, posterior_of, schedule, steps,
+                                                         mode, noise_model):
+    """Told by the network's calls themselves: more than one at a noise level."""
+    case = case("sd3")
+    case.steps, levels = 8, []
+    case.model = case.model.clone()
+    case.model.set_model_unet_function_wrapper(
+        lambda apply, args: (levels.append(args["timestep"][0].item()),
+                             apply(args["input"], args["timestep"], **args["c"]))[1])
+    options = {**OPTIONS, "mode": mode, "noise_model": noise_model, **schedule}
+    out = pack.samplers.BayesDiffKSampler.execute(case.model, *case.options(), case.denoise,
+                                                  posterior_of(case), **options)
+    ran = out.ui["bayesdiff"][0]["schedule"]
+    in_order = sorted(set(levels), reverse=True)
+    probed = [step for step, level in enumerate(in_order) if levels.count(level) > 1]
+    # At the first step there is nothing to measure yet.
+    assert probed == [step for step in steps if step] == [step for step in ran["uncertain"] if step]
+    told = pack.cost.cost(pack.by_mode.Options(**options), 8, "euler", "normal", flow=True)
+    assert told.uncertain == ran["uncertain"] and told.extra_calls == ran["extra_calls"]
+
+
+def test_denoised_estimates_that_are_kept_hold_no_larger_batch(case, pack, ksampler, monkeypatch):
+    kept = []
+    add = pack.core.trajectory.TrajectoryVariance.add
+    monkeypatch.setattr(pack.core.trajectory.TrajectoryVariance, "add",
+                        lambda self, denoised: (kept.append(denoised), add(self, denoised)))
+    case = case("sd3")
+    ksampler(case, mode="accurate")
+    assert {one.untyped_storage().nbytes() for one in kept} == {kept[0].nbytes}
 
 
 def test_what_cannot_be_true_is_refused_in_words(case, pack, posterior_of, ksampler):
@@ -265,8 +313,6 @@ def test_what_cannot_be_true_is_refused_in_words(case, pack, posterior_of, ksamp
 
     dual = stock_nodes.DualCFGGuider.execute(case.model, case.positive, case.negative,
                                              case.negative, 4.0, 3.0, "regular")[0]
-    churning = comfy.samplers.ksampler("euler", {"s_churn": 0.5})
-    foreign = comfy.samplers.KSAMPLER(Foreign.function)
     other_family = llla.__class__(**{**vars(llla)})
     other_family.about = llla.about.__class__(**{**vars(llla.about), "family": "Flux"})
     nested = {"samples": comfy.nested_tensor.NestedTensor([case.latent["samples"]])} \
@@ -275,9 +321,10 @@ def test_what_cannot_be_true_is_refused_in_words(case, pack, posterior_of, ksamp
             (lambda: ksampler(case, posterior=None), "accurate needs a posterior"),
             (lambda: ksampler(case, posterior=other_family), "fitted on Flux.*Stable Diffusion 3"),
             (custom(guider=dual), "DualCFG.*CFGGuider"),
-            (custom(sampler=churning), "s_churn.*set these to 0"),
-            (custom(sampler=foreign), "not one of ComfyUI's own"),
-            (custom(sampler=comfy.samplers.ksampler("dpm_adaptive")), "error that all items"),
+            (custom(skip_schedule="steps", uncertain_steps="0,2"), "step 2 .* 0 to 1 were"),
+            (custom(skip_schedule="steps", uncertain_steps="1,0"), "rising numbers were expected"),
+            (custom(skip_schedule="steps", uncertain_steps="0;1"), "commas between them"),
+            (custom(skip_schedule="steps", uncertain_steps=" "), "is no step"),
             (custom(sampler=comfy.samplers.ksampler("heun"), mode="paper"), "ddim or euler"),
             (custom(sigmas=torch.tensor([0.5, 1.0, 0.0])), r"sigmas\[0\] = 0.5 is followed by 1"),
             (custom(sigmas=torch.tensor([1.0, 0.0]), mode="free"), "steps .* at least 2")]:
@@ -304,10 +351,10 @@ def test_another_checkpoint_is_warned_of(case, pack, ksampler, posterior_of):
 def test_forecast_counts_the_calls_of_every_sampler(case, pack, sampler):
     case = case("sd15")
     case.sampler, case.steps, calls = sampler, 6, []
-    pack.sampling.sample(case.model, pack.Observing(pack, case.model, calls.append),
+    pack.sampling.sample(case.model, case.observer(calls.append),
                          *case.options())
     state = torch.get_rng_state()
-    told = pack.forecast.forecast("free", 6, sampler, "normal")
+    told = pack.cost.cost(pack.by_mode.Options("free"), 6, sampler, "normal")
     assert (told.steps, told.calls) == (6, len(calls))
     # It may be asked for while a picture is drawn, and must not draw from the same numbers.
     assert torch.equal(torch.get_rng_state(), state)
@@ -315,15 +362,28 @@ def test_forecast_counts_the_calls_of_every_sampler(case, pack, sampler):
 
 @pytest.mark.parametrize("mode, sampler", [("light", "dpmpp_2m"), ("accurate", "heun"),
                                            ("paper", "euler"), ("paper", "dpm_2")])
-@pytest.mark.parametrize("meaning", ["independent", "shared"])
-def test_forecast_is_what_a_run_takes(case, pack, posterior_of, mode, sampler, meaning):
+@pytest.mark.parametrize("noise_model", ["independent", "shared"])
+def test_forecast_is_what_a_run_takes(case, pack, posterior_of, mode, sampler, noise_model):
     case = case("sd15")
     case.sampler, case.steps = sampler, 8
-    options = {**OPTIONS, "mode": mode, "meaning": meaning}
+    options = {**OPTIONS, "mode": mode, "noise_model": noise_model}
     out = pack.samplers.BayesDiffKSampler.execute(case.model, *case.options(), case.denoise,
                                                   posterior_of(case), **options)
-    told = pack.forecast.forecast(mode, 8, sampler, "normal",
-                                  share=pack.samplers.SHARES.get(mode, 0), skip_interval=1,
-                                  deviations=10 * (mode == "paper"), meaning=meaning)
+    told = pack.cost.cost(pack.by_mode.Options(**options), 8, sampler, "normal")
     ran = out.ui["bayesdiff"][0]["schedule"]
     assert told._asdict() == {name: ran[name] for name in told._fields} and ran["flow"] is False
+
+
+@pytest.mark.parametrize("mode", ["accurate", "paper"])
+def test_the_posteriors_factor_is_laid_out_once_a_run(case, pack, ksampler, posterior_of,
+                                                      monkeypatch, mode):
+    case = case("sd3")
+    posterior, laid_out = pack.core.posterior.FullPosterior, []
+    made = posterior._affine_for
+    monkeypatch.setattr(posterior, "_affine_for",
+                        lambda self, phi: (laid_out.append(phi.dtype), made(self, phi))[1])
+    given = posterior_of(case)
+    assert isinstance(given.posterior, posterior)
+    report = json.loads(ksampler(case, mode=mode)[4])
+    assert report["calls"] == case.steps and len(laid_out) == 1
+    assert not given.posterior._affine  # what is cached between runs holds no copy

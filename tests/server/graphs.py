@@ -6,7 +6,7 @@ SIZES = {"sd15": (4, 8, 8), "sd3": (16, 8, 6), "flux": (16, 8, 6), "wan": (16, 2
 CONTEXT = {"sd15": 768, "sd3": 1024, "flux": 1024, "wan": 1024}
 # The eigenvectors of sd15's full matrix take ten seconds on one core.
 STRUCTURES = {"sd15": "diagonal", "sd3": "full", "flux": "full", "wan": "full"}
-OPTIONS = {"nodes": 0, "skip_interval": 1, "deviations": 0, "meaning": "independent",
+OPTIONS = {"probe_levels": 0, "skip_interval": 1, "deviations": 0, "noise_model": "independent",
            "uncertainty_seed": 5, "keep_steps": 4}
 STEPS = {"seed": 7, "steps": 4, "cfg": 3.0, "sampler_name": "euler", "scheduler": "normal",
          "denoise": 1.0}
@@ -19,7 +19,8 @@ def fit_prompt(name, folder="models", **widgets):
         "data": {"class_type": "LoadTrainingDataset", "inputs": {"folder_name": name}},
         "fit": {"class_type": "BayesDiff_LLLAFit", "inputs": {
             "model": ["model", 0], "positive": ["data", 1], "latents": ["data", 0],
-            "structure": STRUCTURES[name], "number": 6, "timesteps": "uniform", "prior": "fixed",
+            "structure": STRUCTURES[name], "num_latents": 6, "timesteps": "uniform",
+            "prior": "fixed",
             "prior_precision": 1.0, "temperature": 1.0, "empty_share": 0.25, "seed": 3, "size": 64,
             **widgets}},
         "save": {"class_type": "BayesDiff_LLLASave", "inputs": {
@@ -66,10 +67,10 @@ def graph(name, mode, v_prediction=False, custom=False):
         prompt[f"save_{key}"] = node("SaveLatent", samples=source,
                                        filename_prefix=f"t/{name}_{mode}_{custom}_{v_prediction}_{key}")
     prompt["map"] = node(
-        "BayesDiff_UncertaintyHeatmap", trajectory=["ours", 2], method="fast", colour_map="turbo",
+        "BayesDiff_UncertaintyHeatmap", trajectory=["ours", 2], method="fast", color_map="turbo",
         opacity=0.6, value_range="per image", clip_percentile=99.0, step=-1, draws=8,
         remove_low_pass=False, seed=0, mask_by="percentile", mask_threshold=80.0, grow=0, blur=0,
-        colour_bar=True)
+        color_bar=True)
     prompt["said"] = node("PreviewAny", source=["ours", 4])
     return prompt
 

@@ -1,18 +1,14 @@
 """The archive that the registry makes: what .comfyignore leaves of it loads in a host."""
 
-import shutil
 import subprocess
 import sys
 
-from tools.places import REPOSITORY
+from tools import archive
 from tools.server import PACK
 
 
 def test_the_archive_loads(host, tmp_path):
-    patterns = (REPOSITORY / ".comfyignore").read_text().split()
-    pack = tmp_path / "custom_nodes" / PACK
-    shutil.copytree(REPOSITORY, pack, ignore=shutil.ignore_patterns(
-        ".git", "__pycache__", "output", *(pattern.rstrip("/") for pattern in patterns)))
+    pack = archive.unpack(tmp_path / "custom_nodes" / PACK)
     assert not {"tests", "tools", "run.py", ".github"} & {path.name for path in pack.iterdir()}
     done = subprocess.run(
         [sys.executable, str(host / "main.py"), "--base-directory", str(tmp_path), "--cpu",

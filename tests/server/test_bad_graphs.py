@@ -1,7 +1,10 @@
 """Graphs that cannot work: refused in words, and the server goes on."""
 
 import json
+import re
+import urllib.error
 import urllib.parse
+import urllib.request
 
 import pytest
 import torch
@@ -83,7 +86,8 @@ def best_of_n(**inputs):
     del own["mode"]
     prompt["one"] = node("LatentFromBatch", samples=["empty", 0], batch_index=0, length=1)
     prompt["best"] = node("BayesDiff_BestOfN", **{
-        **own, "n": 4, "keep": 1, "at": 0.5, "by": "once", "rank_by": "trajectory variance",
+        **own, "n": 4, "keep": 1, "drop_at": 0.5, "drop_schedule": "once", "seed_stride": 1,
+        "rank_by": "trajectory variance",
         "uncertainty_seed": 0, "keep_steps": 3, **inputs})
     prompt["said"] = node("PreviewAny", source=["best", 6])
     return prompt
@@ -191,11 +195,52 @@ def test_out_of_memory_once_is_mended_by_smaller_batches(server, prompts):
 @pytest.mark.parametrize("query", [
     {}, {"steps": 10**9}, {"steps": "many"}, {"steps": -1}, {"denoise": "nan"}, {"denoise": "inf"},
     {"denoise": 0}, {"denoise": 1e-300}, {"sampler_name": "../x"}, {"scheduler": "nobody"},
-    {"mode": "light", "nodes": 10**9}, {"mode": "light", "deviations": 10**30},
-    {"mode": "accurate", "steps": 1, "meaning": "x"}, {"mode": "paper", "sampler_name": "heun"},
+    {"mode": "light", "probe_levels": 10**9}, {"mode": "light", "deviations": 10**30},
+    {"mode": "accurate", "steps": 1, "noise_model": "x"}, {"mode": "paper", "sampler_name": "heun"},
     {"mode": "paper", "skip_interval": -5}, {"mode": "x" * 900}, {"mode": "paper", "steps": 1e999},
 ], ids=lambda query: str(query)[:40])
 def test_a_forecast_of_nonsense_is_answered(server, query):
-    path = "/bayesdiff/schedule?" + urllib.parse.urlencode(query)
+    path = "/bayesdiff/cost?" + urllib.parse.urlencode(query)
     told = ask(server.address, path)
     assert "error" in told or told["calls"] >= 0
+
+
+ASKED = {"scores": [1.0, 2.0, 3.0], "criterion": "keep n", "z": 1.0, "percent": 16.0, "keep": 1,
+         "threshold": 0.0, "allow_empty": False, "groups": "", "reference": "",
+         "reference_mode": "only compare", "picked": ""}
+
+
+@pytest.mark.parametrize("change, words", [
+    ({"scores": []}, "there are no scores"),
+    ({"scores": "many"}, "scores is 'many', a list was expected"),
+    ({"scores": [1.0, None]}, "score 1 is None, a number"),
+    ({"scores": [float("nan")]}, "score 0 is nan, a number"),
+    ({"scores": [1e300, 2.0]}, "score 0 is 1e.300, a number"),
+    ({"scores": [0.0] * 5000}, "there are 5000 scores, at most 4096"),
+    ({"criterion": "best"}, "criterion is 'best', one of"),
+    ({"criterion": 3}, "criterion is 3, a str was expected"),
+    ({"keep": -1}, "keep is -1"), ({"keep": True}, "keep is True, a number"),
+    ({"allow_empty": 1}, "allow_empty is 1, a bool"),
+    ({"criterion": "drop top percent", "percent": 200}, "percent is 200, 0 to 100"),
+    ({"criterion": "picked", "picked": "7"}, "picked names image '7', and there are 3 scores"),
+    ({"groups": "a,b"}, "2 labels for 3 images"),
+    ({"criterion": "reference", "reference": "../escape"}, "without path separators"),
+    ({"criterion": "reference", "reference": "none such"}, "the reference holds 0 scores"),
+    ({"z": None}, "z is None, a number"), ({"picked": None}, "picked is None, a str"),
+], ids=lambda value: str(value)[:40])
+def test_a_question_of_nonsense_is_answered_in_words(server, change, words):
+    told = ask(server.address, "/bayesdiff/decide", {**ASKED, **change})
+    assert set(told) == {"error"}
+    assert re.search(words, told["error"]), told["error"]
+
+
+@pytest.mark.parametrize("body, words", [
+    (b"", "no JSON"), (b"{", "no JSON"), (b"[" * 100_000, "no JSON"), (b"\xff\xfe{", "no JSON"),
+    (b"[1]", "is a list, a JSON object was expected"), (b"9" * 1_000_001, "at most 1000000"),
+], ids=lambda value: str(value)[:20])
+def test_what_is_no_question_is_refused(server, body, words):
+    request = urllib.request.Request(f"{server.address}/bayesdiff/decide", data=body)
+    with pytest.raises(urllib.error.HTTPError) as error:
+        urllib.request.urlopen(request, timeout=30)
+    assert error.value.code in (400, 413)
+    assert words in json.loads(error.value.read())["error"]

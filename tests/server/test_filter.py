@@ -6,9 +6,9 @@ import pytest
 import torch
 from PIL import Image
 
-from tools.server import ServerFailed, run_prompt
+from tools.server import ServerFailed, ask, run_prompt
 
-COLOURS = [0xFF0000, 0x00FF00, 0x0000FF, 0xFFFFFF]
+COLORS = [0xFF0000, 0x00FF00, 0x0000FF, 0xFFFFFF]
 WORKFLOW = {"extra_pnginfo": {"workflow": {"id": "mine"}}}
 
 
@@ -32,18 +32,19 @@ def node(class_type, **inputs):
 
 
 def graph(prompts=1, prefix="kept", **widgets):
-    """Four images of each prompt in four colours, scored and filtered; both sides are saved."""
+    """Four images of each prompt in four colors, scored and filtered; both sides are saved."""
     prompt = {
         "model": node("UNETLoader", unet_name="tiny_sd3.safetensors", weight_dtype="default"),
         "data": node("LoadTrainingDataset", folder_name=f"prompts_{prompts}"),
         "empty": node("EmptySD3LatentImage", width=64, height=64, batch_size=4),
         "sample": node("BayesDiff_KSampler", model=["model", 0], positive=["data", 1],
                        negative=["data", 1], latent_image=["empty", 0], seed=3, steps=4, cfg=3.0,
-                       sampler_name="euler", scheduler="normal", denoise=1.0, mode="free", nodes=0,
-                       skip_interval=4, deviations=0, meaning="independent", uncertainty_seed=0,
+                       sampler_name="euler", scheduler="normal", denoise=1.0, mode="free",
+                       probe_levels=0,
+                       skip_interval=4, deviations=0, noise_model="independent", uncertainty_seed=0,
                        keep_steps=4),
         "score": node("BayesDiff_UncertaintyScore", trajectory=["sample", 2],
-                      images=[f"batch_{len(COLOURS) - 1}", 0], score="trajectory variance"),
+                      images=[f"batch_{len(COLORS) - 1}", 0], score="trajectory variance"),
         "filter": node("BayesDiff_UncertaintyScoreFilter", **{
             "scores": ["score", 0], "images": ["score", 2], "latents": ["sample", 0],
             "criterion": "keep n", "z": 1.0, "percent": 25.0, "keep": 3, "threshold": 0.0,
@@ -55,13 +56,13 @@ def graph(prompts=1, prefix="kept", **widgets):
         "indices": node("PreviewAny", source=["filter", 6]),
         "histogram": node("SaveImage", images=["filter", 9], filename_prefix="f/histogram"),
     }
-    for place, colour in enumerate(COLOURS):
-        prompt[f"colour_{place}"] = node("EmptyImage", width=8, height=8, batch_size=1,
-                                         color=colour)
+    for place, color in enumerate(COLORS):
+        prompt[f"color_{place}"] = node("EmptyImage", width=8, height=8, batch_size=1,
+                                         color=color)
         if place:
-            before = f"batch_{place - 1}" if place > 1 else "colour_0"
+            before = f"batch_{place - 1}" if place > 1 else "color_0"
             prompt[f"batch_{place}"] = node("ImageBatch", image1=[before, 0],
-                                            image2=[f"colour_{place}", 0])
+                                            image2=[f"color_{place}", 0])
     return prompt
 
 
@@ -70,7 +71,7 @@ def opened(server, shown):
             for file in shown["images"]]
 
 
-def colours(pictures):
+def colors(pictures):
     return [red << 16 | green << 8 | blue
             for red, green, blue in (picture.getpixel((0, 0)) for picture in pictures)]
 
@@ -82,8 +83,8 @@ def test_kept_pictures_are_saved_with_their_scores(server, prompts):
     assert len(kept) == 3 and len(rejected) == 1
     assert decided["scores"][rejected[0]] == max(decided["scores"])
     pictures = opened(server, outputs["kept"])
-    assert colours(pictures) == [COLOURS[place] for place in kept]
-    assert colours(opened(server, outputs["rejected"])) == [COLOURS[rejected[0]]]
+    assert colors(pictures) == [COLORS[place] for place in kept]
+    assert colors(opened(server, outputs["rejected"])) == [COLORS[rejected[0]]]
     assert outputs["indices"]["text"] == [",".join(map(str, kept))]
     for picture in pictures:
         assert json.loads(picture.text["workflow"]) == {"id": "mine"}
@@ -145,7 +146,7 @@ def test_reference_is_collected_noticed_and_used(server, prompts):
     assert len(stored["scores"]) == 12
     one = graph(criterion="reference", allow_empty=True, **name)
     one["empty"]["inputs"]["batch_size"] = 1
-    one["score"]["inputs"]["images"] = ["colour_0", 0]
+    one["score"]["inputs"]["images"] = ["color_0", 0]
     first, = run_prompt(server.address, one)["filter"]["bayesdiff"]
     del stored["checksum"]  # as by hand
     path.write_text(json.dumps({**stored, "scores": [score / 1e6 for score in stored["scores"]]}))
@@ -153,6 +154,27 @@ def test_reference_is_collected_noticed_and_used(server, prompts):
     assert first["scores"] == second["scores"] and second["kept"] == []
     assert first["groups"][0]["threshold"] == pytest.approx(
         1e6 * second["groups"][0]["threshold"])
+
+
+@pytest.mark.parametrize("widgets", [
+    {"criterion": "mean + z sigma", "z": 0.5}, {"criterion": "drop top percent", "percent": 50.0},
+    {"criterion": "keep n", "keep": 2, "groups": "a,b,a,b"},
+    {"criterion": "threshold", "threshold": -1.0, "allow_empty": True},
+    {"criterion": "threshold", "threshold": -1.0}, {"criterion": "picked", "picked": "3,1"},
+    {"criterion": "reference", "reference": "known", "percent": 40.0},
+], ids=str)
+def test_the_panel_is_told_what_the_next_run_keeps(server, prompts, widgets):
+    path = server.base / "output" / "bayesdiff_reference" / "known.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    prompt = graph(prefix="panel", **widgets)
+    scores = run_prompt(server.address, graph())["filter"]["bayesdiff"][0]["scores"]
+    path.write_text(json.dumps({"format": "bayesdiff-reference", "version": 1,
+                                "scores": scores * 3}))
+    asked = {name: value for name, value in prompt["filter"]["inputs"].items()
+             if not isinstance(value, list)}
+    told = ask(server.address, "/bayesdiff/decide", {**asked, "scores": scores})
+    ran, = run_prompt(server.address, prompt)["filter"]["bayesdiff"]
+    assert told == {name: ran[name] for name in ("kept", "rejected", "groups", "notes")}
 
 
 def test_self_check_reports_in_words(server, prompts):
@@ -163,8 +185,40 @@ def test_self_check_reports_in_words(server, prompts):
     assert "cannot be told from chance with 2 liked and 2 disliked" in text and "AUROC" in text
 
 
+def test_what_was_taught_is_offered_and_used_without_a_restart(server, prompts):
+    def teach(seed):
+        prompt = {key: graph()[key] for key in ("model", "data", "empty", "sample")}
+        prompt["empty"]["inputs"]["batch_size"] = 16
+        prompt["sample"]["inputs"]["seed"] = seed
+        prompt["scores"] = node("BayesDiff_UncertaintyScore", trajectory=["sample", 2],
+                                score="relative change")
+        text, = run_prompt(server.address, prompt)["scores"]["text"]
+        line = next(line for line in text.split("\n") if line.startswith("relative change:"))
+        values = [float(word) for word in line.split(":")[1].split(",")]
+        order = sorted(range(16), key=lambda image: values[image])
+        prompt["check"] = node("BayesDiff_UncertaintySelfCheck", trajectory=["sample", 2],
+                               liked=",".join(map(str, order[:6])),
+                               disliked=",".join(map(str, order[-6:])), name="here", teach="add")
+        return run_prompt(server.address, prompt)["check"]["text"][0]
+
+    use = graph(prefix="taught", score="taught: here")
+    use["filter"]["inputs"] |= {"scores": ["score", 0], "trajectory": ["sample", 2]}
+    use["score"]["inputs"]["score"] = "taught: here"
+    with pytest.raises(ServerFailed, match="not in"):
+        run_prompt(server.address, use)
+    assert "at least 8 of each" in teach(1)
+    with pytest.raises(ServerFailed, match="cannot be told from chance yet"):
+        run_prompt(server.address, use)
+    assert "beats chance with 12 liked and 12 disliked" in teach(2)
+    by_score, = run_prompt(server.address, use)["filter"]["bayesdiff"]
+    del use["filter"]["inputs"]["scores"]
+    by_trajectory, = run_prompt(server.address, use)["filter"]["bayesdiff"]
+    assert by_score["scores"] == by_trajectory["scores"]
+    assert all(0 <= score <= 1 for score in by_score["scores"])
+
+
 @pytest.mark.parametrize("change, words", [
-    ({"images": ["colour_0", 0]}, "images input holds 1 in 1 entries, and there are 4 scores"),
+    ({"images": ["color_0", 0]}, "images input holds 1 in 1 entries, and there are 4 scores"),
     ({"groups": "a,b,c"}, "3 labels for 4 images"),
     ({"reference_mode": "add", "reference": "../escape"}, "without path separators"),
 ])

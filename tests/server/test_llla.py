@@ -73,7 +73,7 @@ def test_a_changed_file_and_changed_settings_are_noticed(server, fits):
     first, = run_prompt(server.address, load_prompt(file, prior_precision=2.0))["load"]["text"]
     cooler, = run_prompt(server.address, load_prompt(file, temperature=0.25))["load"]["text"]
     assert "temperature: 1\n" in first and "temperature: 0.25\n" in cooler
-    run_prompt(server.address, fit_prompt("sd3", number=9))
+    run_prompt(server.address, fit_prompt("sd3", num_latents=9))
     again, = run_prompt(server.address, load_prompt(file))["load"]["text"]
     assert "latents seen: 6" in first and "latents seen: 9" in again
 
@@ -106,7 +106,7 @@ def test_continuing_adds_to_a_loaded_posterior(server, fits):
 
 @pytest.mark.parametrize("wrong, words", [
     ({"latents": ["other", 0]}, "B x 16 x H x W was expected"),
-    ({"number": 0}, "smaller than min|at least 1"),
+    ({"num_latents": 0}, "smaller than min|at least 1"),
 ])
 def test_bad_input_is_told_in_words(server, data_sets, wrong, words):
     prompt = fit_prompt("sd3")
@@ -117,7 +117,7 @@ def test_bad_input_is_told_in_words(server, data_sets, wrong, words):
 
 
 def test_a_name_with_separators_is_told_in_words(server, fits):
-    prompt = fit_prompt("sd3", number=9)
+    prompt = fit_prompt("sd3", num_latents=9)
     prompt["save"]["inputs"]["filename_prefix"] = "../escape"
     with pytest.raises(ServerFailed, match="without path separators"):
         run_prompt(server.address, prompt)

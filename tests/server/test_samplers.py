@@ -55,18 +55,22 @@ def test_wrong_posterior_is_refused_in_words_and_the_server_lives_on(server, dat
     ("mode=free&steps=20", 20, 0, 20, 0),
     ("mode=light&steps=20", 20, 4, 20, 4),
     ("mode=accurate&steps=20&sampler_name=heun", 20, 5, 39, 10),
-    ("mode=accurate&steps=20&denoise=0.5&nodes=2&deviations=3", 20, 3, 20, 9),
+    ("mode=accurate&steps=20&denoise=0.5&probe_levels=2&deviations=3", 20, 3, 20, 9),
     ("mode=paper&steps=20&skip_interval=4", 20, 4, 20, 30),
-    ("mode=paper&steps=20&skip_interval=0&deviations=2&flow=true", 20, 20, 20, 38),
-    ("mode=light&steps=1000", 200, 5, 200, 40),
+    ("mode=paper&steps=20&skip_interval=0&mc_samples=2&flow=true", 20, 20, 20, 38),
+    ("mode=light&steps=1000", 1000, 5, 1000, 200),
+    ("mode=auto&steps=20&posterior=true", 20, 4, 20, 4),
+    ("mode=auto&steps=20&posterior=false", 20, 0, 20, 0),
+    ("mode=accurate&steps=20&skip_schedule=steps&uncertain_steps=2,5", 20, 2, 20, 8),
+    ("mode=accurate&steps=20&sampler_name=dpm_adaptive", 20, 0, None, 0),
     ("mode=light&steps=nonsense&scheduler=nonsense&denoise=9&nodes=-4", 20, 4, 20, 4),
 ])
 def test_cost_is_told_before_a_run(server, asked, steps, uncertain, calls, extra):
-    told = ask(server.address, f"/bayesdiff/schedule?{asked}")
+    told = ask(server.address, f"/bayesdiff/cost?{asked}")
     assert told["steps"] == steps and len(told["uncertain"]) == uncertain
     assert (told["calls"], told["extra_calls"]) == (calls, extra)
 
 
 def test_a_sampler_that_the_paper_has_no_rule_for_is_told_in_words(server):
-    told = ask(server.address, "/bayesdiff/schedule?mode=paper&sampler_name=dpmpp_2m")
-    assert "no rule for the sampler sample_dpmpp_2m" in told["error"]
+    told = ask(server.address, "/bayesdiff/cost?mode=paper&sampler_name=dpmpp_2m")
+    assert "no rule for the sampler dpmpp_2m" in told["error"]

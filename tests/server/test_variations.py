@@ -8,7 +8,8 @@ import torch
 from tests.server.graphs import STEPS, graph, node, saved
 from tools.server import ServerFailed, run_prompt
 
-RESAMPLE = {"step": -1, "fraction": 0.5, "count": 2, "strength": 0.5, "unit": "noise level",
+RESAMPLE = {"step": -1, "fraction": 0.5, "count": 2, "strength": 0.5,
+            "strength_unit": "noise level",
             "draw": "deviations", "seed": 3}
 
 
@@ -46,13 +47,55 @@ def test_resampling_gives_variations_of_all_of_a_part_or_the_original(server, da
     assert "calls" in outputs["whole"]["text"][0]
 
 
+def going_on():
+    """A state goes to the stock sampler, to a file and back, and to Resample as latents."""
+    prompt = graph("sd3", "light", custom=True)
+    prompt["state"] = node("BayesDiff_TrajectoryAtStep", trajectory=["ours", 2], step=3,
+                           fraction=0.5)
+    links = {"guider": ["guider", 0], "sampler": ["sampler", 0], "sigmas": ["state", 3]}
+    prompt["on"] = node("SamplerCustomAdvanced", noise=["state", 4], latent_image=["state", 0],
+                        **links)
+    prompt["file"] = node("BayesDiff_TrajectorySave", trajectory=["ours", 2],
+                          filename_prefix="run", overwrite=True)
+    options = {**RESAMPLE, "step": 3, "draw": "gaussian"}
+    prompt["varied"] = node("BayesDiff_ResampleFromTimestep", trajectory=["ours", 2], **options)
+    prompt["latents"] = node("BayesDiff_ResampleFromTimestep", mean=["state", 0],
+                             variance=["state", 1], **links, **options)
+    return prompt, options
+
+
+def test_a_state_goes_on_by_stock_nodes_by_file_and_by_latents(server, data_sets):
+    prompt, options = going_on()
+    for key in ("on", "varied", "latents"):
+        prompt[f"save_{key}"] = save([key, 0], key)
+    outputs = run_prompt(server.address, prompt)
+    # The data set's prompts come as a list, so each node runs for each; the last is in the file.
+    ours, on, varied, latents = (saved(server, outputs, key)[-1]
+                                 for key in ("ours", "on", "varied", "latents"))
+    assert torch.equal(on, ours)
+    torch.testing.assert_close(latents, varied, rtol=1e-3, atol=1e-3)
+    assert outputs["file"]["text"][-1] == "saved as run.safetensors"
+
+    later = {key: prompt[key] for key in ("model", "data", "guider")}
+    later["loaded"] = node("BayesDiff_TrajectoryLoad", file="run.safetensors")
+    later["again"] = node("BayesDiff_ResampleFromTimestep", trajectory=["loaded", 0],
+                          guider=["guider", 0], **options)
+    later["save_again"] = save(["again", 0], "again")
+    outputs = run_prompt(server.address, later)
+    assert torch.equal(saved(server, outputs, "again")[-1], varied)
+    assert "sampled by a OpenAISignatureMMDITWrapper" in outputs["loaded"]["text"][0]
+
+
 def test_best_of_n_gives_what_ksampler_gives_with_its_seed(server, data_sets):
     prompt = graph("sd3", "light")
     prompt["one"] = node("EmptyLatentImage", width=64, height=64, batch_size=1)
     inputs = {**STEPS, "model": ["model", 0], "positive": ["data", 1], "negative": ["data", 1],
               "latent_image": ["one", 0]}
-    prompt["best"] = node("BayesDiff_BestOfN", **inputs, posterior=["fit", 0], n=4, keep=1, at=0.5,
-                          by="once", rank_by="variance, light", uncertainty_seed=0, keep_steps=3)
+    prompt["best"] = node("BayesDiff_BestOfN", **inputs, posterior=["fit", 0], n=4, keep=1,
+                          drop_at=0.5,
+                          drop_schedule="once", seed_stride=1, rank_by="variance, light",
+                          uncertainty_seed=0,
+                          keep_steps=3)
     prompt["again"] = node("KSampler", **{**inputs, "seed": ["best", 3]})
     prompt["varied"] = node("BayesDiff_ResampleFromTimestep", trajectory=["best", 2],
                             **{**RESAMPLE, "strength": 0.0})
@@ -71,6 +114,7 @@ def test_best_of_n_gives_what_ksampler_gives_with_its_seed(server, data_sets):
 @pytest.mark.parametrize("change, words", [
     ({"step": 30}, r"step 30 is not in this trajectory, which keeps \[0, 1, 3, 4\]"),
     ({"step": 4}, "step 4 is the result of this trajectory"),
+    ({"mean": ["ours", 0]}, "a trajectory is linked and mean besides"),
     ({"model": ["other", 0]}, "sampled by a OpenAISignatureMMDITWrapper.* is a Flux"),
 ])
 def test_bad_input_is_told_in_words(server, data_sets, change, words):

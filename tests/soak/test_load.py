@@ -138,7 +138,7 @@ def ours(dice: random.Random) -> dict:
     else:
         prompt["ours"]["inputs"]["seed"] = dice.randrange(2**32)
     prompt["more"] = node("BayesDiff_ResampleFromTimestep", trajectory=["ours", 2], step=-1,
-                          fraction=0.5, count=1, strength=0.3, unit="noise level",
+                          fraction=0.5, count=1, strength=0.3, strength_unit="noise level",
                           draw="deviations", seed=dice.randrange(2**32))
     prompt["told"] = node("PreviewAny", source=["more", 1])
     return prompt

@@ -1,0 +1,212 @@
+"""Evidence that a picture, or a part of it, went wrong: maps and scores that a run leaves behind
+for nothing, or that a few more network calls buy.
+
+In the host's frame: x = a x0 + s n with s = sigma and a = 1, or a = 1 - sigma in a flow; D is the
+denoised estimate, d = (x - D) / sigma. Tensors are B x C x (T) x H x W; maps keep their shape, so
+whatever shows or sums up a variance takes them; scores are B values in float64, higher means less
+sure. `relative` frees a map of the latent's scale and of the picture's own contrast.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch.nn import functional
+
+from . import checks
+
+LATE = 0.2  # of the steps
+TOP = 0.05  # of the pixels
+SMOOTH = 3  # pixels of the latent
+REDRAW = (1.2, 0.5, 0.2)  # noise to signal, of the three calls of a redrawing
+DRAWS = {1.2: 6, 2.0: 6}  # noise to signal -> noises of `of_picture`, in pairs of n and -n
+REDRAWS = 4
+AHEAD = 8  # calls of a look ahead
+PROBE = 0.05  # of the network's input, as large as rounding in bf16 allows it to be small
+LEAST = 1e-12  # of a flat picture's variance, in the latent's unit
+Denoise = Callable[[torch.Tensor, float], torch.Tensor]
+
+
+def signal(sigma: float, flow: bool) -> float:
+    """a: how much of x0 is in x."""
+    return 1 - sigma if flow else 1.0
+
+
+def level(ratio: float, flow: bool) -> float:
+    """sigma at a noise-to-signal ratio s / a."""
+    return ratio / (1 + ratio) if flow else ratio
+
+
+def within(ratio: float, flow: bool, reach: tuple[float, float]) -> float:
+    """The nearest noise-to-signal ratio whose sigma is within reach."""
+    sigma = level(ratio, flow)
+    nearest = min(max(sigma, reach[0]), reach[1])
+    return ratio if nearest == sigma else nearest / signal(nearest, flow)
+
+
+def contrast(picture: torch.Tensor) -> torch.Tensor:
+    """Variance over all pixels and frames, mean over channels: B values."""
+    return picture.double().flatten(2).var(2, unbiased=False).mean(1)
+
+
+def relative(variance: torch.Tensor, picture: torch.Tensor) -> torch.Tensor:
+    """A map of squares over the picture's contrast: the same for a latent ten times as large, and
+    for a dark picture and a bright one."""
+    by = contrast(picture).clamp(min=LEAST).reshape(-1, *[1] * (variance.ndim - 1))
+    return (variance.double() / by).to(variance.dtype)
+
+
+# Maps that cost no network call
+
+
+def late_change(denoised: Sequence[torch.Tensor], share: float = LATE) -> torch.Tensor:
+    """Trajectory variance (arXiv 2406.09358): Var of D over the last `share` of the steps."""
+    last = max(2, round(share * len(denoised)))
+    return torch.stack(tuple(denoised)[-last:]).var(0, unbiased=False)
+
+
+def acceleration_map(slopes: Sequence[torch.Tensor]) -> torch.Tensor:
+    """(sum_t |d_t - d_{t-1}|)^2: how much the direction of the path turned at each pixel."""
+    checks.at_least("number of steps", len(slopes), 2)
+    return sum((now - before).abs() for before, now in zip(slopes, slopes[1:])).square()
+
+
+def acceleration(slopes: Sequence[torch.Tensor]) -> torch.Tensor:
+    """sum_t |d_t - d_{t-1}| / sum_t |d_t| with Euclidean norms over a picture: 0 on a straight
+    path. Of the steps so far, so it is known early."""
+    checks.at_least("number of steps", len(slopes), 2)
+    turned = sum(_norm(now - before) for before, now in zip(slopes, slopes[1:]))
+    return turned / sum(_norm(d) for d in slopes[1:]).clamp(min=LEAST)
+
+
+# Maps that cost a few calls
+
+
+def pairs(noises: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Each noise and its negative: what is odd in the noise cancels in the mean of D, so two pairs
+    tell as much as a dozen noises (bench truth)."""
+    return [sign * noise for noise in noises for sign in (1, -1)]
+
+
+def renoised(denoise: Denoise, picture: torch.Tensor, noises: Sequence[torch.Tensor], ratio: float,
+             flow: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+    """What the network makes of a finished picture z0 when noise is put on it again, at the
+    noise-to-signal ratio s / a. One call for each noise n_k, which all pictures share. Two maps:
+
+        error  mean_k (D(a z0 + s n_k) - z0)^2
+        pull   (mean_k D(a z0 + s n_k) - z0)^2, what all noises agree on
+
+    The literature's factor (a / s)^2 is a constant of the level and left out. No trajectory is
+    needed, so any picture can be looked at."""
+    sigma = level(ratio, flow)
+    apart = torch.stack([denoise(signal(sigma, flow) * picture + sigma * noise, sigma) - picture
+                         for noise in noises])
+    return apart.square().mean(0), apart.mean(0).square()
+
+
+def redrawn(denoise: Denoise, picture: torch.Tensor, noises: Sequence[torch.Tensor],
+            ratios: Sequence[float] = REDRAW, flow: bool = False) -> torch.Tensor:
+    """mean_k (z_k - z0)^2, where z_k is drawn again by Euler steps from z0 with noise n_k at the
+    first ratio. A picture that should not be seldom comes back as it was. One call for each noise
+    and ratio."""
+    levels = [level(ratio, flow) for ratio in ratios]
+    total = 0.0
+    for noise in noises:
+        x = signal(levels[0], flow) * picture + levels[0] * noise
+        for sigma, to in zip(levels, [*levels[1:], 0.0]):
+            x = torch.lerp(denoise(x, sigma), x, to / sigma)
+        total = total + (x - picture).square()
+    return total / len(noises)
+
+
+def of_picture(denoise: Denoise, picture: torch.Tensor, noise: Callable[[int], torch.Tensor],
+               flow: bool = False, draws: Mapping[float, int] = DRAWS, redraws: int = REDRAWS,
+               reach: tuple[float, float] = (0.0, math.inf)) -> dict[str, torch.Tensor]:
+    """The maps that need nothing but a picture, and `calls_of_picture`, by the names that
+    confidence.py knows. noise(number) is one that all pictures share; reach: the least and the
+    greatest sigma that the network knows."""
+    maps = {}
+    for ratio, count in draws.items():
+        noises = pairs([noise(number) for number in range(count // 2)])
+        maps[f"renoised {ratio}"], maps[f"pull {ratio}"] = renoised(
+            denoise, picture, noises, within(ratio, flow, reach), flow)
+    noises = pairs([noise(50 + number) for number in range(redraws // 2)])
+    maps["redrawn"] = redrawn(denoise, picture, noises,
+                              [within(ratio, flow, reach) for ratio in REDRAW], flow)
+    return maps
+
+
+def calls_of_picture(draws: Mapping[float, int] = DRAWS, redraws: int = REDRAWS) -> int:
+    return sum(draws.values()) + redraws * len(REDRAW)
+
+
+def look_ahead(denoise: Denoise, x: torch.Tensor, sigmas: torch.Tensor,
+               calls: int = AHEAD) -> list[torch.Tensor]:
+    """The denoised estimates of a rough run to the end, by Euler steps over `calls` of the levels
+    that are left; x is at the first of `sigmas`. Its last estimate is a preview of the picture, and
+    their late change tells part way what that of the whole run will."""
+    at = torch.linspace(0, len(sigmas) - 1, min(calls, len(sigmas) - 1) + 1).round().long()
+    levels, estimates = sigmas[at].tolist(), []
+    for sigma, to in zip(levels, levels[1:]):
+        estimates.append(denoise(x, sigma))
+        x = torch.lerp(estimates[-1], x, to / sigma)
+    return estimates
+
+
+def posterior_covariance(denoise: Denoise, x: torch.Tensor, denoised: torch.Tensor, sigma: float,
+                         signs: torch.Tensor, flow: bool = False) -> torch.Tensor:
+    """The diagonal of Cov(x0 | x) = (s^2 / a) dD/dx, by one probe of random signs z (Hutchinson):
+    (s^2 / a) z (D(x + h z) - D(x)) / h. Its mean is the trace's; one call. Single pixels may be
+    negative, so what sums it up goes first."""
+    a = signal(sigma, flow)
+    h = PROBE * (a**2 + sigma**2) ** 0.5
+    return sigma**2 / a * signs * (denoise(x + h * signs, sigma) - denoised) / h
+
+
+# From maps to scores
+
+
+def mean(squares: torch.Tensor) -> torch.Tensor:
+    """Over everything: B values."""
+    return squares.flatten(1).mean(1, dtype=torch.float64)
+
+
+def spread(squares: torch.Tensor) -> torch.Tensor:
+    """The squared mean of the root: many small changes count more than a few large ones."""
+    return squares.double().clamp(min=0).sqrt().flatten(1).mean(1).square()
+
+
+def smooth(planes: torch.Tensor, side: int = SMOOTH) -> torch.Tensor:
+    """Mean over side x side pixels, of those that there are at the border."""
+    flat = planes.reshape(-1, 1, *planes.shape[-2:])
+    found = functional.avg_pool2d(flat, side, 1, side // 2, count_include_pad=False)
+    return found.reshape(planes.shape)
+
+
+def top_share(squares: torch.Tensor, share: float = TOP) -> torch.Tensor:
+    """Mean over the highest `share` of the pixels, channels averaged and smoothed first: what is
+    wrong in a small place drowns in a mean over all, and single pixels are mostly noise."""
+    pixels = smooth(squares.double().mean(1)).flatten(1)
+    return pixels.topk(max(1, round(share * pixels.shape[1])), dim=1).values.mean(1)
+
+
+def worst_patch(squares: torch.Tensor) -> torch.Tensor:
+    """The highest mean in a window of 1/8 of the shorter side, whole windows only."""
+    frames = squares.double().mean(1)
+    frames = frames if frames.ndim == 4 else frames[:, None]
+    side = 2 * max(min(frames.shape[-2:]) // 16, 1) + 1
+    window = [min(side, length) for length in frames.shape[-2:]]
+    return functional.avg_pool2d(frames, window, stride=1).flatten(1).amax(1)
+
+
+def semantic(features: torch.Tensor, floor: float = 1e-5) -> torch.Tensor:
+    """Entropy of K drawings of a picture in a feature space (arXiv 2502.20946), as if Gaussian and
+    independent: 1/2 sum_d log(Var_k phi_d + tau), tau = floor times the mean square of all
+    features. features: K x B x D, of decoded E + deviation_k."""
+    features = features.double()
+    spread = features.var(0, unbiased=False)
+    return 0.5 * (spread + floor * features.square().mean()).log().sum(1)
+
+
+def _norm(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.double().flatten(1).norm(dim=1)

@@ -1,0 +1,69 @@
+"""The host's samplers that are known to move the items of their batch each by itself and linearly,
+so that deviations can ride along and leave the picture as it is; and what they cost.
+
+A sampler that is not listed is not trusted: its runs are observed in mode free.
+"""
+
+from typing import NamedTuple
+
+import comfy.samplers
+
+HOST_MODULES = ("comfy.k_diffusion.", "comfy.extra_samplers.", "comfy.samplers")
+# Options with which a sampler draws noise, or measures, over the whole of its batch.
+BATCH_OPTIONS = ("s_churn", "noise_clip_std")
+
+
+class Calls(NamedTuple):
+    """Network calls of a run that ends at sigma 0: so many a step, less some at its end."""
+
+    a_step: int = 1
+    less: int = 0
+
+    def of(self, steps: int) -> int:
+        return max(self.a_step * steps - self.less, min(steps, 1))
+
+
+TWO = Calls(2, 1)
+KNOWN = {
+    "sample_euler": Calls(), "sample_euler_cfg_pp": Calls(), "sample_euler_ancestral": Calls(),
+    "sample_euler_ancestral_cfg_pp": Calls(), "sample_heun": TWO, "sample_heunpp2": Calls(3, 3),
+    "sample_exp_heun_2_x0": TWO, "sample_exp_heun_2_x0_sde": TWO, "sample_dpm_2": TWO,
+    "sample_dpm_2_ancestral": TWO, "sample_lms": Calls(), "dpm_fast_function": Calls(),
+    "sample_dpmpp_2s_ancestral": TWO, "sample_dpmpp_2s_ancestral_cfg_pp": TWO,
+    "sample_dpmpp_sde": TWO, "sample_dpmpp_sde_gpu": TWO, "sample_dpmpp_2m": Calls(),
+    "sample_dpmpp_2m_cfg_pp": Calls(), "sample_dpmpp_2m_sde": Calls(),
+    "sample_dpmpp_2m_sde_gpu": Calls(), "sample_dpmpp_2m_sde_heun": Calls(),
+    "sample_dpmpp_2m_sde_heun_gpu": Calls(), "sample_dpmpp_3m_sde": Calls(),
+    "sample_dpmpp_3m_sde_gpu": Calls(), "sample_ddpm": Calls(), "sample_lcm": Calls(),
+    "sample_ipndm": Calls(), "sample_ipndm_v": Calls(), "sample_deis": Calls(),
+    "sample_res_multistep": Calls(), "sample_res_multistep_cfg_pp": Calls(),
+    "sample_res_multistep_ancestral": Calls(), "sample_res_multistep_ancestral_cfg_pp": Calls(),
+    "sample_gradient_estimation": Calls(), "sample_gradient_estimation_cfg_pp": Calls(),
+    "sample_er_sde": Calls(), "sample_seeds_2": TWO, "sample_seeds_3": Calls(3, 2),
+    "sample_sa_solver": Calls(), "sample_sa_solver_pece": TWO, "sample_unipc": Calls(),
+    "sample_unipc_bh2": Calls(),
+}
+
+
+def calls_of(sampler: comfy.samplers.KSAMPLER, steps: int) -> int | None:
+    """None where they are not known."""
+    known = KNOWN.get(sampler.sampler_function.__name__) if _is_the_hosts(sampler) else None
+    return None if known is None else known.of(steps)
+
+
+def why_not(sampler) -> str | None:
+    """Why no deviations can ride along this sampler, in words; None where they can."""
+    name = getattr(getattr(sampler, "sampler_function", None), "__name__", type(sampler).__name__)
+    if not _is_the_hosts(sampler):
+        return f"the sampler {name} is not one of ComfyUI's own"
+    if name not in KNOWN:
+        return f"the sampler {name} is not known to treat each image of a batch by itself"
+    batch = [option for option in BATCH_OPTIONS if sampler.extra_options.get(option)]
+    if batch:
+        return f"with {' and '.join(batch)} the sampler {name} treats its batch as a whole"
+    return None
+
+
+def _is_the_hosts(sampler) -> bool:
+    return isinstance(sampler, comfy.samplers.KSAMPLER) \
+        and sampler.sampler_function.__module__.startswith(HOST_MODULES)

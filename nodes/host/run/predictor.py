@@ -1,0 +1,104 @@
+"""One model call with its posterior predictive."""
+
+import functools
+from typing import NamedTuple
+
+import comfy.samplers
+import comfy.utils
+import torch
+
+from ....bayesdiff_core.checks import BayesDiffError
+from ....bayesdiff_core.llla import Llla
+from ....bayesdiff_core.posterior import Predictive
+from ..network.feature_tap import FeatureTap, guided
+from ..network.last_layers import last_layer_of
+from ..network.layer_probe import check_posterior, checkpoint_warning, fingerprint
+from ..network.parameterization import slope
+from .interceptor import Answer, Question
+from .sampling import SamplerRun
+
+# Of a convolution this large, gamma^2 on every second position is near enough (bench predictive).
+COARSE_FROM = 48
+GUIDANCE_PATCHES = ("sampler_cfg_function", "sampler_pre_cfg_function", "sampler_post_cfg_function",
+                    "sampler_calc_cond_batch_function")
+
+
+class Call(NamedTuple):
+    answer: Answer
+    predictive: Predictive
+    unconditional: Predictive | None  # of the negative prompt alone, where it ran
+    mask: torch.Tensor | float  # 0 where known pixels are pasted
+
+
+class Predictor:
+    def __init__(self, model, llla: Llla):
+        self.layer = last_layer_of(model)
+        check_posterior(llla, self.layer)
+        self.tap = FeatureTap(self.layer)
+        self.llla, self._compared = llla, False
+        self._posterior = llla.posterior  # on the features' device, once there were some
+        self.notes: list[str] = []
+
+    def call(self, run: SamplerRun, question: Question, x: torch.Tensor) -> Call:
+        """x: the images that the question is about."""
+        _check_guider(run.guider)
+        sigma = question.sigma[:len(x)]
+        self.tap.take()
+        answer = question.ask(x)
+        chunks = self.tap.take()
+        self._look(run, chunks, question.options)
+        mask = _mask(run, sigma, question.kwargs)
+        scale = -self.layer.sign * float(slope(run.model_sampling, sigma[:1])) / float(sigma[0])
+        coarse = self._posterior.costly and min(x.shape[-2:]) >= COARSE_FROM
+
+        self._posterior = self._posterior.placed(chunks[0].features)
+
+        def predictive(cfg: float, mask) -> Predictive:
+            return Predictive(
+                self._posterior, guided(chunks, cfg, x.shape), self.layer.outputs,
+                scale * mask, functools.partial(self.layer.to_grid, latent_shape=x.shape),
+                2 if coarse else 1)
+
+        with_negative = any(chunk.branch == 1 for chunk in chunks)
+        return Call(answer, predictive(run.guider.cfg, mask),
+                    predictive(0.0, 1.0) if with_negative else None, mask)
+
+    def _look(self, run: SamplerRun, chunks, model_options: dict) -> None:
+        """Notes, once a run, what the result is only nearly right for."""
+        if self._compared:
+            return
+        self._compared = True
+        module = comfy.utils.get_attr(run.host_model, self.layer.path)
+        warning = checkpoint_warning(self.llla, fingerprint(module, self.layer,
+                                                             chunks[0].features))
+        if warning:
+            self.notes.append(warning)
+        patches = [key for key in GUIDANCE_PATCHES if model_options.get(key)]
+        if patches or chunks[-1].group > chunks[0].group:
+            self.notes.append("a patch changes the guidance: uncertainty enters as under plain CFG;"
+                              " how it spreads is measured with the patch")
+
+
+def why_no_features(guider) -> str | None:
+    """Why the features of a guided call cannot be told from those of its prompts, in words."""
+    if type(guider).predict_noise is comfy.samplers.CFGGuider.predict_noise:
+        return None
+    return f"the guider is a {type(guider).__name__}, which combines its prompts in its own way"
+
+
+def _check_guider(guider) -> None:
+    unsuited = why_no_features(guider)
+    if unsuited:
+        raise BayesDiffError(f"{unsuited}; CFGGuider or BasicGuider was expected. Use one of these,"
+                             " or mode free.")
+
+
+def _mask(run: SamplerRun, sigma: torch.Tensor, kwargs: dict) -> torch.Tensor | float:
+    """As the host will apply it at this noise level."""
+    mask = kwargs.get("denoise_mask")
+    if mask is None:
+        return 1.0
+    change = kwargs["model_options"].get("denoise_mask_function")  # DifferentialDiffusion
+    if change is None:
+        return mask
+    return change(sigma, mask, extra_options={"model": run.guider, "sigmas": run.sigmas})

@@ -1,0 +1,125 @@
+"""A run that can be left at a step and taken up again with the same bits, for any sampler.
+
+What the sampler was told by its model is kept. To go on, the sampler function runs again from the
+start with these answers in the model's place: its own arithmetic, its history and its noise come
+out as before without a network call, and where the answers end the network takes over.
+"""
+
+import functools
+
+import comfy.model_management
+import torch
+
+from ....bayesdiff_core.checks import BayesDiffError
+from .interceptor import Answer, Question, StandIn, intercepted
+from .recording import latent_scale
+from .sampling import Observation, Observer, SamplerRun
+
+
+class _Left(Exception):
+    """Leaves the host's sampling, whose own clauses clean up."""
+
+
+class Resumable:
+    """One seed's run. sample(observer, seed) -> LATENT, Observation samples it;
+    score(variance, latent) -> tensor of one number tells how unsure it is."""
+
+    def __init__(self, observer: Observer, seed: int, sample, score):
+        self.seed = seed
+        self._observer, self._sample, self._score = observer, sample, score
+        self._answers: list[Answer] = []  # CPU tensors
+        self._last_x: torch.Tensor | None = None  # what the last of them was asked
+        self._carried: dict = {}
+        self._until: int | None = None
+        self._part = (0, 0)
+        self.calls = 0  # of the network so far, extra ones included
+        self.latent: dict | None = None  # once it is finished ...
+        self.observation: Observation | None = None  # ... and what there is to tell of it
+        self.scores: list[float] = []  # at each stop, and at the end
+        self.dropped_at: int | None = None
+
+    def go(self, until: int | None, before: int, steps: int) -> None:
+        """On to step `until`, or to the end. before, steps: this run's first step and the last one
+        of all runs, for the progress bar."""
+        comfy.model_management.throw_exception_if_processing_interrupted()
+        if self.latent is not None:  # a sampler with steps of its own may be done before the stop
+            return
+        self._until, self._part = until, (before, steps)
+        try:
+            self.latent, self.observation = self._sample(
+                Observer(self._observe, self._observer.tap), self.seed)
+        except _Left:
+            return
+        self._forget()
+        trajectory = self.observation.trajectory
+        self.scores.append(float(self._score(trajectory.latent_variance(),
+                                             trajectory.latent_picture())))
+
+    def drop(self, step: int) -> None:
+        self.dropped_at = step
+        self._forget()
+
+    def _forget(self) -> None:
+        """What it would need to go on."""
+        self._answers, self._last_x, self._carried = [], None, {}
+
+    def _observe(self, run: SamplerRun) -> tuple[torch.Tensor, Observation]:
+        known, asked = list(self._answers), 0
+        run.progress.part = self._part
+
+        def counted(*args, **kwargs):
+            self.calls += 1
+            return run.model(*args, **kwargs)
+
+        def answer(question: Question) -> Answer:
+            nonlocal asked
+            asked += 1
+            if asked <= len(known):
+                if asked == len(known):
+                    self._check_repeated(question.x)
+                return _moved(known[asked - 1], question.x.device)
+            told = question.ask(question.x)
+            if self._until:
+                self._answers.append(_moved(told, "cpu"))
+                self._last_x = question.x.detach().to("cpu", copy=True)
+            return told
+
+        @functools.wraps(run.function)
+        def function(model, *args, **kwargs):
+            return run.function(intercepted(model, run.extra_args, answer), *args, **kwargs)
+
+        def callback(info: dict) -> None:
+            if asked <= len(known):
+                return
+            run.callback(info)
+            if self._until and _reached(self._until, info, run.sigmas):
+                scale, _ = latent_scale(run.host_model, run.x.shape)
+                scale = scale.to(run.x)
+                # without the format's shift, which no score heeds
+                self.scores.append(float(self._score(info["variance"]() * scale.square(),
+                                                     info["denoised"] * scale)))
+                raise _Left
+
+        return self._observer.observe(run._replace(
+            model=StandIn(run.model, counted), function=function, callback=callback,
+            carried=self._carried))
+
+    def _check_repeated(self, x: torch.Tensor) -> None:
+        if not torch.equal(self._last_x.to(x), x):
+            raise BayesDiffError("the sampler does not repeat itself with the same seed, so a run"
+                                 " cannot be left and taken up again: choose one of ComfyUI's own"
+                                 " samplers.")
+
+
+def _moved(answer: Answer, device) -> Answer:
+    return Answer(*(part if part is None else part.detach().to(device, copy=True)
+                    for part in answer))
+
+
+def _reached(until: int, info: dict, sigmas: torch.Tensor) -> bool:
+    """Whether `until` steps are done, their last one but for what follows its first call. By noise
+    level where the sampler tells it: dpm_fast and dpm_adaptive count in their own way."""
+    sigma = info.get("sigma")
+    if sigma is None:
+        return info["i"] + 1 >= until
+    return float(sigma) <= float(sigmas[until - 1]) * (1 + 1e-4)

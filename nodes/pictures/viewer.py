@@ -1,0 +1,143 @@
+"""Small pictures for the viewer in the browser (web/viewer.js), as files in the temporary folder.
+
+A sheet is one PNG for an image: a column for each frame, its picture above and its deviations
+below, as 16 bit numbers in red and green, so that the browser can color them and tell values.
+"""
+
+import contextlib
+import logging
+import secrets
+from pathlib import Path
+
+import folder_paths
+import torch
+import torch.nn.functional as F
+from comfy_api.latest import io, ui
+
+from ...bayesdiff_core import heatmap as maps
+from ...bayesdiff_core.trajectory import Trajectory
+from ..host.preview import latent_format_of, quick_rgb
+
+FOLDER = "bayesdiff"  # in the temporary folder
+MOST_FILES = 2000  # there: the host clears it only when it starts
+MOST_IMAGES = 64  # of a run
+STEP_SIDE, RESULT_SIDE = 96, 384  # pixels of a frame, at most
+CLIP_PERCENTILE = 99.0
+COLORS = 64
+
+
+def shown(make, *args):
+    """What one of the functions below makes; None where the disk takes no file. Pictures for the
+    browser must not cost the result that they show."""
+    try:
+        made = make(*args)
+        _forget_the_oldest()
+        return made
+    except OSError as error:
+        logging.warning("BayesDiff: no pictures for the browser: %s", error)
+        return None
+
+
+def of_trajectory(trajectory: Trajectory) -> dict | None:
+    """E(x_t) and the root of Var(x_t) at the kept steps; None for latents that are no pictures."""
+    if trajectory.mean.ndim - 1 not in (4, 5):
+        return None
+    pictures, deviations = _step_frames(trajectory)
+    sheets = _sheets(pictures[:MOST_IMAGES], deviations[:MOST_IMAGES], trajectory.steps.tolist(),
+                     trajectory.sigmas[trajectory.steps].tolist())
+    return _viewer([{"steps": sheet} for sheet in sheets], len(pictures), "turbo", "latent")
+
+
+def of_heatmap(image: torch.Tensor | None, deviation: torch.Tensor, trajectory: Trajectory | None,
+               color_map: str, unit: str, clip_percentile: float, shared: bool) -> dict:
+    """The result's map over its picture, which may be missing, at most RESULT_SIDE pixels wide and
+    high; and the steps that led there, where a trajectory is known."""
+    clips, frames = deviation.shape[:2]
+    ends = maps.color_range(deviation, clip_percentile, shared)
+    deviation = _fitted(deviation.flatten(0, 1).unsqueeze(-1), RESULT_SIDE)[:MOST_IMAGES, ..., 0]
+    pictures = torch.zeros(*deviation.shape, 3) if image is None else _fitted(image, RESULT_SIDE)
+    results = _sheets(pictures[:MOST_IMAGES, None], deviation[:, None])
+    for number, sheet in enumerate(results):
+        clip = 0 if shared else number // frames
+        sheet["frames"][0] |= {"low": float(ends.low[clip]), "high": float(ends.high[clip]),
+                               "blank": image is None}
+    entries = [{"result": sheet} for sheet in results]
+    if trajectory is not None:
+        steps = of_trajectory(trajectory)["images"]
+        each = trajectory.mean.shape[3] if trajectory.mean.ndim == 6 else 1  # latent frames
+        for number, entry in enumerate(entries):
+            clip, frame = divmod(number, frames)
+            at = clip * each + round(frame * (each - 1) / max(frames - 1, 1))
+            entry["steps"] = steps[min(at, len(steps) - 1)]["steps"]
+    return _viewer(entries, clips * frames, color_map, unit)
+
+
+def thumbnails(images: list[torch.Tensor], side: int = 64) -> list[dict]:
+    """A file for each picture, H x W x 3 or more."""
+    return [_saved(_fitted(image[None, ..., :3].float(), side))[0]
+            for image in images[:MOST_IMAGES]]
+
+
+def _viewer(images: list[dict], count: int, color_map: str, unit: str) -> dict:
+    colors = (maps.colored(torch.linspace(0, 1, COLORS), color_map) * 255).round().int()
+    return {"images": images, "left_out": count - len(images), "unit": unit,
+            "colors": colors.tolist()}
+
+
+def _step_frames(trajectory: Trajectory) -> tuple[torch.Tensor, torch.Tensor]:
+    """Pictures, images x steps x H x W x 3, and deviations; the frames of a clip are images."""
+    kept = len(trajectory.steps)
+    levels = trajectory.sigmas[trajectory.steps].reshape(-1, *[1] * (trajectory.mean.ndim - 1))
+    # By the spread that noise gives it, or the first frames would be burnt out.
+    latent = (trajectory.mean / torch.hypot(levels, torch.ones_like(levels))).flatten(0, 1)
+    pictures = quick_rgb(latent_format_of(trajectory), latent)
+    variance = (trajectory.variance * trajectory.scale.square()).flatten(0, 1)
+    deviations = maps.deviation_map(variance).unsqueeze(-1)
+
+    def dealt(frames):
+        small = _fitted(frames.flatten(0, 1), STEP_SIDE).unflatten(0, frames.shape[:2])
+        return small.unflatten(0, (kept, -1)).flatten(1, 2).transpose(0, 1)
+
+    return dealt(pictures), dealt(deviations)[..., 0]
+
+
+def _sheets(pictures: torch.Tensor, deviations: torch.Tensor, steps: list[int] = (-1,),
+            sigmas: list[float] = (0.0,)) -> list[dict]:
+    """images x frames x H x W (x 3) -> for each image its file, and what its frames are."""
+    top = deviations.amax((-2, -1), keepdim=True)
+    code = (deviations / top.clamp(min=1e-30) * 65535).round().long()
+    numbers = torch.stack([code // 256, code % 256, torch.zeros_like(code)], dim=-1) / 255
+    columns = torch.cat([pictures.cpu(), numbers.cpu()], dim=2)
+    sheets = columns.transpose(1, 2).flatten(2, 3)  # images x 2 H x frames W x 3
+    described = []
+    for file, of_image, tops in zip(_saved(sheets), deviations, top.flatten(1).tolist()):
+        ends = maps.color_range(of_image, CLIP_PERCENTILE, shared=False)
+        described.append({"file": file, "frames": [
+            {"step": step, "sigma": sigma, "top": highest, "low": low, "high": high}
+            for step, sigma, highest, low, high
+            in zip(steps, sigmas, tops, ends.low.tolist(), ends.high.tolist())]})
+    return described
+
+
+def _saved(pictures: torch.Tensor) -> list[dict]:
+    """The host cuts fractions off; half a level more keeps every level what it is."""
+    return ui.ImageSaveHelper.save_images(pictures + 0.5 / 255, f"{FOLDER}/{secrets.token_hex(4)}",
+                                          io.FolderType.temp, None, compress_level=1)
+
+
+def _forget_the_oldest() -> None:
+    folder = Path(folder_paths.get_temp_directory(), FOLDER)
+    files = sorted(folder.glob("*"), key=lambda file: file.stat().st_mtime_ns)
+    for file in files[:-MOST_FILES]:
+        with contextlib.suppress(OSError):  # someone has it open
+            file.unlink()
+
+
+def _fitted(frames: torch.Tensor, side: int) -> torch.Tensor:
+    """N x H x W x C, made smaller if it is greater than that, in its own proportions."""
+    height, width = frames.shape[1:3]
+    shrink = side / max(height, width)
+    if shrink >= 1:
+        return frames
+    size = [max(round(length * shrink), 1) for length in (height, width)]
+    return F.interpolate(frames.movedim(-1, 1), size, mode="area").movedim(1, -1)

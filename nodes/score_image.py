@@ -1,0 +1,127 @@
+"""One number an image from the image alone, by what a model makes of it with noise on it again."""
+
+import json
+
+import torch
+from comfy_api.latest import io, ui
+
+from ..bayesdiff_core.checks import BayesDiffError
+from ..bayesdiff_core.confidence import confidence
+from .host import rescore
+from .sockets import single
+
+SCORE = "confidence, picture only"
+MEASURES = ("noise is put on the finished picture again and the model takes it off: how far the"
+            " result is from the picture, by all noises together and by each, over the picture's"
+            " own contrast. Each part's logarithm is standardized among the pictures compared, and"
+            " summed up with fixed weights. Higher is less sure")
+ALONE = ("a picture by itself has nothing to be compared with, so its score is 0: link at least 2"
+         " of the same prompt, or compare the parts yourself")
+EFFORTS = {f"{effort.calls} calls": effort for effort in (rescore.FULL, rescore.QUICK)}
+
+
+class BayesDiffScoreImage(io.ComfyNode):
+    @classmethod
+    def define_schema(cls):
+        return io.Schema(
+            node_id="BayesDiff_ScoreAnImage",
+            display_name="Score An Image",
+            category="bayesdiff",
+            description="Scores any images or latents with a model, wherever they come from: puts"
+                        " noise on them again and looks what the model makes of that. Higher is"
+                        " less sure. Compare images of one prompt.",
+            inputs=[
+                io.Model.Input("model", tooltip=(
+                    "The diffusion model that looks at the images. It is run, not changed.")),
+                io.Conditioning.Input("positive", tooltip=(
+                    "The prompt of the images: one for all, or a list with one for each latent of a"
+                    " list.")),
+                io.Latent.Input("latent", optional=True, tooltip=(
+                    "What to score: one, a batch or a list, at least 1 image or clip; sampled or"
+                    " encoded. Where an image is linked too, this is used.")),
+                io.Image.Input("image", optional=True, tooltip=(
+                    "What to score instead of a latent, encoded with the vae: a batch or a list, at"
+                    " least 1.")),
+                io.Vae.Input("vae", optional=True, tooltip=(
+                    "Encodes the images; the one that belongs to the model. Not needed with a"
+                    " latent.")),
+                io.Conditioning.Input("negative", optional=True, tooltip=(
+                    "The negative prompt, one or a list as long. Only needed if cfg is not 1.")),
+                io.Float.Input("cfg", default=1.0, min=0.0, max=100.0, step=0.1, round=0.01,
+                               advanced=True, tooltip=(
+                    "Guidance, 0 to 100. 1 takes the prompt alone, which was measured and takes"
+                    " half of the time; others need a negative.")),
+                io.Combo.Input("effort", options=list(EFFORTS), advanced=True, tooltip=(
+                    "Network calls for each batch: 24, as measured, or 10 with fewer noises, which"
+                    " is quicker and rougher. The parts and their weights are the same.")),
+                io.Int.Input("seed", default=0, min=0, max=2**64 - 1, control_after_generate=False,
+                             advanced=True, tooltip=(
+                    "Seed of the noises, 0 to 2^64 - 1. All images share them; the same seed gives"
+                    " the same scores.")),
+            ],
+            outputs=[
+                io.Float.Output(display_name="scores", is_output_list=True, tooltip=(
+                    "One number an image or clip, about -10 to 10, in the order of the batch or"
+                    " list. Higher is less sure; 0 is the average of those compared.")),
+                io.Latent.Output(display_name="variance", is_output_list=True, tooltip=(
+                    "Where the model would change the image, in the latent's own scale squared: for"
+                    " Uncertainty Heatmap, with the latent as samples.")),
+                io.String.Output(display_name="report", tooltip=(
+                    "JSON: the score's name, what it measures, its parts and weights, network calls"
+                    " and notes.")),
+                io.Latent.Output(display_name="latent", is_output_list=True, tooltip=(
+                    "The latents that were scored: those linked, or the encoded images.")),
+            ],
+            is_output_node=True,
+            is_input_list=True,
+            search_aliases=["score image", "quality", "check", "artifacts", "hands", "uncertainty",
+                            "confidence"],
+        )
+
+    @classmethod
+    def execute(cls, model, positive, cfg, effort, seed, latent=None, image=None, vae=None,
+                negative=None) -> io.NodeOutput:
+        model, = single("model", model)
+        latents = rescore.latents_of(model, latent, image, vae[0] if vae else None)
+        prompts = prompts_of(positive, negative, cfg[0], len(latents))
+        chosen = EFFORTS[effort[0]]
+        found = rescore.rescored(model, prompts, latents, seed[0], chosen)
+        # Pictures of one prompt are compared with each other; each prompt of a list by itself.
+        groups = [found] if len(positive) == 1 else [[one] for one in found]
+        scores, parts, notes = [], {name: [] for name in rescore.WEIGHTS}, []
+        for group in groups:
+            values = {name: torch.cat([one.parts[name] for one in group]) for name in parts}
+            compared = confidence(values, rescore.WEIGHTS).tolist()
+            scores += compared
+            notes += [ALONE] if len(compared) == 1 else []
+            notes += [note for one in group for note in one.notes]
+            for name, each in values.items():
+                parts[name] += each.tolist()
+        report = {"score": SCORE, "measures": MEASURES, "scores": scores, "parts": parts,
+                  "weights": rescore.WEIGHTS, "calls": chosen.calls * len(latents),
+                  "notes": list(dict.fromkeys(notes))}
+        return io.NodeOutput(
+            scores, [{**given, "samples": one.variance} for given, one in zip(latents, found)],
+            json.dumps(report), latents, ui=ui.PreviewText(_text(report)))
+
+
+def prompts_of(positive: list, negative: list | None, cfg: float,
+               count: int) -> list[rescore.Prompt]:
+    """One for each of `count` latents."""
+    if cfg != 1 and not negative:
+        raise BayesDiffError(f"cfg is {cfg:g} and no negative is linked: link one, or set cfg to 1,"
+                             " which needs none.")
+    for name, given in (("positive", positive), ("negative", negative)):
+        if given and len(given) not in (1, count):
+            raise BayesDiffError(f"{len(given)} {name} prompts come as a list, and {count} latents:"
+                                 " link one for all, or a list as long.")
+    against = negative or [None]
+    return [rescore.Prompt(positive[i % len(positive)], against[i % len(against)], cfg)
+            for i in range(count)]
+
+
+def _text(report: dict) -> str:
+    values = {report["score"]: report["scores"], **report["parts"]}
+    return "\n".join([f"{len(report['scores'])} images, {report['calls']} network calls",
+                      *(f"{name}: {', '.join(f'{value:.4g}' for value in each)}"
+                        for name, each in values.items()), *report["notes"]])

@@ -1,0 +1,139 @@
+"""What is in a trajectory: a state of it as LATENTs, and files of it."""
+
+from comfy_api.latest import io, ui
+
+from ..bayesdiff_core.checks import BayesDiffError
+from ..bayesdiff_core.resampling import chosen_step
+from ..bayesdiff_core.trajectory import Trajectory, parts_of
+from .files import trajectory_file
+from .files.names import save_path, state
+from .host.run import recipes, states
+from .sockets import TRAJECTORY
+
+
+class BayesDiffTrajectoryAtStep(io.ComfyNode):
+    @classmethod
+    def define_schema(cls):
+        return io.Schema(
+            node_id="BayesDiff_TrajectoryAtStep",
+            display_name="Trajectory At Step",
+            category="bayesdiff",
+            description="The state of a trajectory at one of its steps, as latents that ComfyUI's"
+                        " own samplers go on from: its mean, its variance, and the noise levels"
+                        " that are left.",
+            inputs=[
+                TRAJECTORY.Input("trajectory", tooltip="From a BayesDiff sampler or Trajectory"
+                                                       " Load."),
+                io.Int.Input("step", default=-1, min=-1, max=10000,
+                             tooltip="A step that the trajectory keeps: 0 is the start. -1: the one"
+                                     " nearest to `fraction`."),
+                io.Float.Input("fraction", default=0.5, min=0.0, max=1.0, step=0.05,
+                               tooltip="Where to look, 0 (the start) to 1 (the result); the nearest"
+                                       " kept step is taken. Only with step -1."),
+            ],
+            outputs=[
+                io.Latent.Output(display_name="mean",
+                                 tooltip="E(x_t), with the noise that is still in it. For"
+                                         " SamplerCustomAdvanced as latent_image."),
+                io.Latent.Output(display_name="variance",
+                                 tooltip="Var(x_t), from 0, in the scale of `mean` squared."),
+                io.Float.Output(display_name="sigma", tooltip="The noise level there, from 0."),
+                io.Sigmas.Output(display_name="sigmas",
+                                 tooltip="The noise levels from there on: 1 at the result, more"
+                                         " before it."),
+                io.Noise.Output(display_name="noise",
+                                tooltip="What rounding leaves out of `mean`, in place of"
+                                        " DisableNoise: with it a sampler goes on from the very"
+                                        " same bits."),
+            ],
+            search_aliases=["split", "state", "mean", "variance", "continue", "uncertainty"],
+        )
+
+    @classmethod
+    def execute(cls, trajectory, step, fraction) -> io.NodeOutput:
+        step = chosen_step(trajectory, step, fraction)
+        found = states.latent_state(trajectory, step)
+        sigmas = trajectory.sigmas[step:].clone()
+        text = (f"step {step} of {len(trajectory.sigmas) - 1}, sigma {float(sigmas[0]):.4g},"
+                f" {len(sigmas) - 1} steps left")
+        return io.NodeOutput(found.mean, found.variance, float(sigmas[0]), sigmas, found.noise,
+                             ui=ui.PreviewText(text))
+
+
+class BayesDiffTrajectorySave(io.ComfyNode):
+    @classmethod
+    def define_schema(cls):
+        return io.Schema(
+            node_id="BayesDiff_TrajectorySave",
+            display_name="Trajectory Save",
+            category="bayesdiff",
+            description="Saves a trajectory as a safetensors file, for Trajectory Load.",
+            inputs=[
+                TRAJECTORY.Input("trajectory", tooltip="The trajectory to save, from a BayesDiff"
+                                                       " sampler: at most 2 GiB."),
+                io.String.Input("filename_prefix", default="trajectory",
+                                tooltip="Name of the file in output/bayesdiff_trajectories, 1 to"
+                                        " 100 characters without path separators; a counter is"
+                                        " added unless overwrite is on."),
+                io.Boolean.Input("overwrite", default=False, advanced=True,
+                                 tooltip="On: the file has exactly this name, and an older one of"
+                                         " that name is replaced. Off: nothing is ever replaced."),
+            ],
+            outputs=[io.String.Output(display_name="file", tooltip="Name of the file, as Trajectory"
+                                                                   " Load lists it.")],
+            is_output_node=True,
+            search_aliases=["save trajectory", "uncertainty"],
+        )
+
+    @classmethod
+    def execute(cls, trajectory, filename_prefix, overwrite) -> io.NodeOutput:
+        path = save_path(trajectory_file.folder(), filename_prefix, overwrite)
+        trajectory_file.write(trajectory, *recipes.packed(trajectory), path)
+        return io.NodeOutput(path.name, ui=ui.PreviewText(f"saved as {path.name}"))
+
+
+class BayesDiffTrajectoryLoad(io.ComfyNode):
+    @classmethod
+    def define_schema(cls):
+        return io.Schema(
+            node_id="BayesDiff_TrajectoryLoad",
+            display_name="Trajectory Load",
+            category="bayesdiff",
+            description="Loads a trajectory that Trajectory Save wrote: for heatmaps and scores as"
+                        " it is; to resample it, link a model and prompts there.",
+            inputs=[
+                io.Combo.Input("file", options=trajectory_file.files(),
+                               tooltip="A file of output/bayesdiff_trajectories. At least 1 must"
+                                       " be there; press R to refresh the list."),
+            ],
+            outputs=[TRAJECTORY.Output(display_name="trajectory",
+                                       tooltip="The trajectory as it was saved, without its model"
+                                               " and prompts.")],
+            is_output_node=True,
+            search_aliases=["load trajectory", "uncertainty"],
+        )
+
+    @classmethod
+    def fingerprint_inputs(cls, file):
+        return state(trajectory_file.path_of(file))
+
+    @classmethod
+    def execute(cls, file) -> io.NodeOutput:
+        path = trajectory_file.path_of(file)
+        if path is None:
+            raise BayesDiffError(f"{file[:120]} is not in output/{trajectory_file.FOLDER}: refresh"
+                                 " the list and choose another, or save one.")
+        trajectory = recipes.unpacked(*trajectory_file.read(path))
+        return io.NodeOutput(trajectory, ui=ui.PreviewText("\n".join(_told(trajectory))))
+
+
+def _told(trajectory: Trajectory) -> list[str]:
+    recipe = parts_of(trajectory)[0].recipe
+    lines = [f"{trajectory.mean.shape[1]} images, {len(trajectory.sigmas) - 1} steps, kept:"
+             f" {trajectory.steps.tolist()}"]
+    if recipe is None:
+        return [*lines, "how it was sampled is not known: it cannot be resampled"]
+    needed = ["a model", "positive", *["negative"] * (recipe.guider.cfg != 1),
+              *["cfg"] * (recipe.guider.cfg is None), *["a sampler"] * (recipe.sampler is None)]
+    return [*lines, f"sampled by a {recipe.guider.family}",
+            f"to resample it, link {', '.join(needed)}; or a guider in their place"]
