@@ -36,8 +36,8 @@ class BayesDiffFilter(io.ComfyNode):
                     "One score an image, finite, in the order of the batch or list: from a"
                     " BayesDiff sampler or Uncertainty Score.")),
                 TRAJECTORY.Input("trajectory", optional=True, tooltip=(
-                    "Instead of scores, 1 or more: each image's relative change is taken, or the"
-                    " score that is chosen below.")),
+                    "Instead of scores, 1 or more: each image's doubt is taken, or the score that"
+                    " is chosen below.")),
                 io.Image.Input("images", optional=True, tooltip=(
                     "A batch or a list of any sizes, one image a score. Of videos also the frames"
                     " of each clip; link the latents too then.")),
@@ -185,7 +185,7 @@ def _scores(scores, trajectories, name: str) -> tuple[list[float], list[str]]:
     if scores is not None:
         values = [float(score) for score in scores]
     elif trajectories is not None and name == DEFAULT:
-        values = [score for part in trajectories for score in default(part).tolist()]
+        values = [score for part in trajectories for score in default(part).values.tolist()]
     elif trajectories is not None:
         found, notes = with_taught(name, scores_of(None, trajectories, None), trajectories)
         values = found[name]

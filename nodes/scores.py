@@ -13,8 +13,8 @@ from . import metadata
 from .files import taught_file
 from .sockets import TRAJECTORY, latent_of
 
-MISSING = {core.IN_MASK: "a mask", core.TRAJECTORY: "a trajectory",
-           core.RELATIVE: "a trajectory"}
+MISSING = {core.IN_MASK: "a mask", **dict.fromkeys(
+    (core.DOUBT, core.TRAJECTORY, core.RELATIVE), "a trajectory")}
 
 
 class BayesDiffScore(io.ComfyNode):
@@ -33,7 +33,7 @@ class BayesDiffScore(io.ComfyNode):
                     " this or a trajectory; where both are linked the trajectory is used.")),
                 TRAJECTORY.Input("trajectory", optional=True, tooltip=(
                     "The sampled trajectory, of one batch or a list. Needed for the scores"
-                    " 'trajectory variance' and 'relative change'.")),
+                    " 'doubt', 'trajectory variance' and 'relative change'.")),
                 io.Mask.Input("mask", optional=True, tooltip=(
                     "Needed for the score 'inside mask'; of any size, 0 to 1. One for all images,"
                     " or one for each.")),
