@@ -42,7 +42,7 @@ DEFAULT_MAP, QUICK_MAP, FREE_MAP = (f"doubt map, {calls}" for calls in ("24 call
                                                                         "no calls"))
 EARLY_DEFAULT = "look ahead, 13 calls"
 STANDARDIZED = ", standardized in the batch"
-LEARNED_WITH = 0.02  # L2 penalty
+LEARNED_WITH = 0.001  # L2 penalty: more of it costs 0.01 to 0.02 on the choosing nets
 BOOTSTRAPS = 40
 MAP_NAMES = {"late 20": "late change 20 %", "late 40": "late change 40 %",
              "acceleration": "acceleration",

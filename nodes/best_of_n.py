@@ -56,8 +56,8 @@ class BayesDiffBestOfN(io.ComfyNode):
             node_id="BayesDiff_BestOfN",
             display_name="BayesDiff Best of N",
             category="bayesdiff",
-            description="Samples N seeds to a step, drops those of which the model is least sure,"
-                        " and finishes the rest: each as KSampler would, bit for bit.",
+            description="Starts many seeds, finishes only the most confident: each picture is"
+                        " identical to KSampler's.",
             inputs=[
                 *ksampler_inputs(
                     seed="The first seed; the others follow at a distance of seed_stride.",

@@ -28,9 +28,8 @@ class BayesDiffFilter(io.ComfyNode):
             node_id="BayesDiff_UncertaintyScoreFilter",
             display_name="Uncertainty Score Filter",
             category="bayesdiff",
-            description="Parts images by their scores: the lower are kept, the higher rejected,"
-                        " with their latents and masks. A high score says that the model was"
-                        " unsure, not that the image is bad.",
+            description="Splits a batch into keep and reject: the lower scores are kept, the higher"
+                        " rejected, with their latents and masks.",
             inputs=[
                 io.Float.Input("scores", optional=True, force_input=True, tooltip=(
                     "One score an image, finite, in the order of the batch or list: from a"

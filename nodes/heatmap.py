@@ -29,8 +29,8 @@ class BayesDiffHeatmap(io.ComfyNode):
             node_id="BayesDiff_UncertaintyHeatmap",
             display_name="Uncertainty Heatmap",
             category="bayesdiff",
-            description="Shows where the model was unsure, as colors over the picture and as a"
-                        " mask. Unsure is not the same as bad.",
+            description="Shows where the picture is most likely to be wrong, as colors over it and"
+                        " as a mask.",
             inputs=[
                 io.Latent.Input("variance", optional=True, tooltip=(
                     "Variance of the latent, in the latent's own scale. Link this or a"

@@ -1,4 +1,4 @@
-"""Repair Where Unsure: every try is the stock sampler's, and the surest one of each image is kept."""
+"""Repair Where Unsure: each try is the stock sampler's, and the surest one of an image is kept."""
 
 import json
 
