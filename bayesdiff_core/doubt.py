@@ -25,14 +25,14 @@ HOWS = {"mean": evidence.mean, "top": evidence.top_share, "patch": evidence.wors
 LATE, TAIL = "late 20", "late 40"  # of every run
 # Maps are over the picture's contrast; its own weight gives back about half of that, because a
 # picture of little contrast is also harder to draw again.
-FREE = {"late 20, top": 0.92, "late 40, mean": 0.92, CONTRAST: 0.55}
-QUICK = {"late 20, top": 0.57, "pull 1.2, mean": 1.72, CONTRAST: 0.95}
-FULL = {"late 20, top": 0.48, "pull 1.2, mean": 1.38, "pull 2.0, patch": 1.09,
-        "redrawn, mean": 0.93, CONTRAST: 0.93}
+FREE = {"late 20, top": 1.34, "late 40, mean": 2.08, CONTRAST: 1.65}
+QUICK = {"late 20, top": 1.1, "pull 1.2, mean": 4.9, CONTRAST: 2.86}
+FULL = {"late 20, top": 0.98, "pull 1.2, mean": 2.89, "pull 2.0, patch": 1.85,
+        "redrawn, mean": 1.36, CONTRAST: 3.24}
 # Of a picture alone, without the run that drew it:
-PICTURE_QUICK = {"pull 1.2, mean": 1.72, CONTRAST: 0.95}
-PICTURE_FULL = {"pull 1.2, mean": 1.38, "pull 2.0, patch": 1.09, "redrawn, mean": 0.93,
-                CONTRAST: 0.93}
+PICTURE_QUICK = {"pull 1.2, mean": 5.25, CONTRAST: 2.28}
+PICTURE_FULL = {"pull 1.2, mean": 3.12, "pull 2.0, patch": 1.88, "redrawn, mean": 1.5,
+                CONTRAST: 2.8}
 VARIANTS = {"run, full check": FULL, "run, quick check": QUICK, "run, no check": FREE,
             "picture, full check": PICTURE_FULL, "picture, quick check": PICTURE_QUICK}
 MAP = (LATE, "renoised 1.2", "renoised 2.0", "redrawn")  # those of them that there are

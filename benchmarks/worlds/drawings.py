@@ -170,10 +170,11 @@ def drawn(given: sampling.Scene, indices: range) -> dict[str, torch.Tensor]:
     return {"picture": picture, **found}
 
 
-def after(given: sampling.Scene, picture: torch.Tensor) -> dict[str, torch.Tensor]:
+def after(given: sampling.Scene, picture: torch.Tensor,
+          effort: evidence.Effort = evidence.FULL) -> dict[str, torch.Tensor]:
     """The maps that need nothing but the picture, and calls."""
     return evidence.of_picture(given.denoise, picture, functools.partial(_shared_noise, picture),
-                               given.flow)
+                               given.flow, effort)
 
 
 def _early(given, x, step, fraction, estimates: Sequence, slopes: Sequence) -> dict:

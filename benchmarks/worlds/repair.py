@@ -29,6 +29,7 @@ class Way(NamedTuple):
     ratio: float = 3.0  # noise to signal that is put on
     tries: int = 1
     default: bool = False
+    effort: evidence.Effort = evidence.QUICK  # to choose among tries by
 
 
 WAYS = [
@@ -37,6 +38,8 @@ WAYS = [
     Way("random mask of the same size", "random"),
     Way("another picture's mask, mirrored", "another"),
     Way("mask from the joint map, surest of 4", "joint", tries=4, default=True),
+    Way("mask from the joint map, surest of 4 by a full check", "joint", tries=4,
+        effort=evidence.FULL),
     Way("random mask of the same size, surest of 4", "random", tries=4),
     Way("whole picture from the same step", "all"),
     Way("whole picture from the same step, surest of 4", "all", tries=4),
@@ -73,9 +76,9 @@ def redraw(given: sampling.Scene, picture: torch.Tensor, mask: torch.Tensor, rat
     return torch.where(mask > 0, x, picture), len(levels) - 1 - first
 
 
-def unsure(given: sampling.Scene, picture: torch.Tensor) -> torch.Tensor:
+def unsure(given: sampling.Scene, picture: torch.Tensor, effort: evidence.Effort) -> torch.Tensor:
     """What can be said of a picture without its trajectory, B values."""
-    return doubt.doubt(drawings.after(given, picture), picture).values
+    return doubt.doubt(drawings.after(given, picture, effort), picture).values
 
 
 @torch.no_grad()
@@ -88,8 +91,8 @@ def mended(given: sampling.Scene, way: Way, picture: torch.Tensor, masks: dict) 
         calls += cost
         if way.tries == 1:
             return done, calls
-        score = unsure(given, done)
-        calls += evidence.FULL.calls
+        score = unsure(given, done, way.effort)
+        calls += way.effort.calls
         if best is None:
             best, lowest = done, score
         else:
