@@ -35,6 +35,8 @@ class Trajectory(NamedTuple):
     recipe: object = None  # how it was sampled, for whoever sampled it; not looked into here. Of a
     # joined trajectory a tuple of Parts
     sampled: torch.Tensor | None = None  # B x ...: the picture, where it is not mean[-1] = E(x_0)
+    denoised: torch.Tensor | None = None  # kept x B x ...: what the picture was going to be, for
+    # the eye; the result at the end. None in files of before
 
     @property
     def nbytes(self) -> int:
@@ -124,13 +126,16 @@ def joined(trajectories: list[Trajectory]) -> Trajectory:
                                  f" {number}. Use latents of one size and one mode.")
     parts = [Part(part.recipe, part.mean.shape[1])
              for each in trajectories for part in parts_of(each)]
+    if any(each.denoised is None for each in trajectories):
+        first = first._replace(denoised=None)
     if len({each.sampled is None for each in trajectories}) > 1:
         raise BayesDiffError("trajectories to be joined are of mode paper in part: join those of"
                              " one mode.")
     return first._replace(
         **{name: torch.cat([getattr(each, name) for each in trajectories], dim)
            for name, dim in (("mean", 1), ("variance", 1), ("tail", 1), ("deviations", 2),
-                             ("seeds", 0), ("sampled", 0)) if getattr(first, name) is not None},
+                             ("seeds", 0), ("sampled", 0), ("denoised", 1))
+           if getattr(first, name) is not None},
         recipe=tuple(parts) if len(parts) > 1 else first.recipe)
 
 
@@ -146,7 +151,8 @@ def parts_of(trajectory: Trajectory) -> list[Trajectory]:
             mean=trajectory.mean[:, images], variance=trajectory.variance[:, images],
             tail=trajectory.tail[:, images], deviations=trajectory.deviations[:, :, images],
             seeds=trajectory.seeds[images], recipe=part.recipe,
-            sampled=None if trajectory.sampled is None else trajectory.sampled[images]))
+            sampled=None if trajectory.sampled is None else trajectory.sampled[images],
+            denoised=None if trajectory.denoised is None else trajectory.denoised[:, images]))
         at += part.images
     return found
 
@@ -168,8 +174,9 @@ class TrajectoryRecorder:
                                  " each was expected.")
         self.sigmas = sigmas.detach().to("cpu", torch.float32).clone()
         self.seeds, self.early = torch.tensor(seeds, dtype=torch.int64), early
-        self.kept = kept_steps(len(sigmas), 4 * shape.numel() * (3 + deviations), limit, keep)
+        self.kept = kept_steps(len(sigmas), 4 * shape.numel() * (4 + deviations), limit, keep)
         self._rows: dict[int, list[torch.Tensor]] = {}
+        self._denoised: dict[int, torch.Tensor] = {}
 
     def wants(self, step: int) -> bool:
         return step in self.kept and step not in self._rows
@@ -180,6 +187,11 @@ class TrajectoryRecorder:
             self._rows[step] = [part.detach().to("cpu", torch.float32, copy=True)
                                 for part in (mean, variance, tail, deviations)]
 
+    def add_denoised(self, step: int, denoised: torch.Tensor) -> None:
+        """What the model answered at a kept step, once it is known."""
+        if step in self.kept:
+            self._denoised[step] = denoised.detach().to("cpu", torch.float32, copy=True)
+
     def trajectory(self, scale: torch.Tensor, shift: torch.Tensor) -> Trajectory:
         if self.kept[-1] not in self._rows:
             raise BayesDiffError(f"{len(self._rows)} of {len(self.kept)} steps were recorded and"
@@ -187,7 +199,16 @@ class TrajectoryRecorder:
         steps = sorted(self._rows)
         parts = (torch.stack(part) for part in zip(*(self._rows[step] for step in steps)))
         return Trajectory(self.sigmas, torch.tensor(steps), *parts, self.early, self.seeds,
-                          scale.float().cpu(), shift.float().cpu())
+                          scale.float().cpu(), shift.float().cpu(),
+                          denoised=self._denoised_at(steps))
+
+    def _denoised_at(self, steps: list[int]) -> torch.Tensor | None:
+        """Where a sampler did not tell, the next one that is known; None where the last is not."""
+        found, known = [], self._denoised.get(steps[-1])
+        for step in reversed(steps):
+            known = self._denoised.get(step, known)
+            found.append(known)
+        return None if known is None else torch.stack(found[::-1])
 
 
 def kept_steps(states: int, bytes_each: int, limit: int, keep: int | None = None) -> list[int]:

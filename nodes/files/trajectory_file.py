@@ -96,6 +96,8 @@ def _expected(file, shape: tuple[int, ...], with_recipe: bool) -> dict[str, tupl
                 **{name: (F32, (kept, *latent)) for name in STATES}}
     if "sampled" in file.keys():  # of mode paper
         expected["sampled"] = F32, tuple(latent)
+    if "denoised" in file.keys():  # files of before have none
+        expected["denoised"] = F32, (kept, *latent)
     if not with_recipe:
         return expected
     # What sampling began from may be a picture, where the result is a clip of one frame.

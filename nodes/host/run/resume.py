@@ -37,6 +37,7 @@ class Resumable:
         self.observation: Observation | None = None  # ... and what there is to tell of it
         self.scores: list[float] = []  # at each stop, and at the end
         self.dropped_at: int | None = None
+        self.looks: torch.Tensor | None = None  # what it was going to be, in the sampler's space
 
     def go(self, until: int | None, before: int, steps: int) -> None:
         """On to step `until`, or to the end. before, steps: this run's first step and the last one
@@ -52,6 +53,7 @@ class Resumable:
             return
         self._forget()
         trajectory = self.observation.trajectory
+        self.looks = trajectory.denoised[-1]
         self.scores.append(float(self._score(trajectory.latent_variance(),
                                              trajectory.latent_picture())))
 
@@ -95,6 +97,7 @@ class Resumable:
             if self._until and _reached(self._until, info, run.sigmas):
                 scale, _ = latent_scale(run.host_model, run.x.shape)
                 scale = scale.to(run.x)
+                self.looks = info["denoised"].detach().to("cpu", torch.float32, copy=True)
                 # without the format's shift, which no score heeds
                 self.scores.append(float(self._score(info["variance"]() * scale.square(),
                                                      info["denoised"] * scale)))
