@@ -66,9 +66,9 @@ def check_scores(scores: list[float]) -> None:
                              " BayesDiff sampler or of Uncertainty Score.")
     bad = [index for index, score in enumerate(scores) if not math.isfinite(score)]
     if bad:
-        raise BayesDiffError(f"score {bad[0]} is {scores[bad[0]]} ({len(bad)} of {len(scores)} are"
-                             " NaN or infinite), finite ones were expected. Try a higher precision"
-                             " (fp32), or leave that image out.")
+        raise BayesDiffError(f"score {bad[0] + 1} is {scores[bad[0]]} ({len(bad)} of {len(scores)}"
+                             " are NaN or infinite), finite ones were expected. Try a higher"
+                             " precision (fp32), or leave that image out.")
 
 
 def _count(ordered: list[float], rule: Rule, picked: int) -> tuple[int, float, str]:
@@ -142,13 +142,18 @@ def group_labels(text: str, count: int) -> list[str]:
 
 
 def indices_of(name: str, text: str, count: int) -> list[int]:
-    """0-based places of images in a comma-separated list."""
+    """Of images in a comma-separated list, where the first is 1 as on the screen: from 0."""
     words = [word.strip() for word in text.split(",") if word.strip()]
     for place, word in enumerate(words):
-        if not word.isascii() or not word.isdigit() or int(word) >= count:
+        if not word.isascii() or not word.isdigit() or not 1 <= int(word) <= count:
             raise BayesDiffError(f"{name} names image {word!r}, and there are {count} scores: whole"
-                                 f" numbers from 0 to {count - 1}, separated by commas, were"
+                                 f" numbers from 1 to {count}, separated by commas, were"
                                  " expected.")
         if int(word) in map(int, words[:place]):
             raise BayesDiffError(f"{name} names image {word} twice: name each once.")
-    return [int(word) for word in words]
+    return [int(word) - 1 for word in words]
+
+
+def numbers_of(indices: list[int]) -> str:
+    """For the screen, where the first image is 1."""
+    return ", ".join(str(index + 1) for index in indices)

@@ -26,7 +26,11 @@ _ANCHORS = {
                " f2f17b fcffa4",
     "gray": "000000 ffffff",
 }
-COLOR_MAPS = list(_ANCHORS)
+PUBLISHED = list(_ANCHORS)
+# Clear where the model was sure, one warm color where it was not: the picture stays to be seen.
+GLOW, GLOW_COLOR = "glow", (1.0, 0.2, 0.05)
+CLEAR_BELOW, FULL_FROM = 0.3, 0.95  # of the range
+COLOR_MAPS = [GLOW, *PUBLISHED]
 ROUNDING = 1e-5  # relative differences below this come from float32, not from the model
 
 
@@ -37,6 +41,18 @@ def colored(values: torch.Tensor, color_map: str) -> torch.Tensor:
     place = values.clamp(0, 1) * (len(anchors) - 1)
     below = place.long().clamp(max=len(anchors) - 2)
     return torch.lerp(anchors[below], anchors[below + 1], (place - below).unsqueeze(-1))
+
+
+def layer(values: torch.Tensor, color_map: str) -> torch.Tensor:
+    """Numbers in 0..1 -> RGB and how much it covers what is below, all in 0..1, in a new last
+    dimension."""
+    if color_map != GLOW:
+        colors = colored(values, color_map)
+        return torch.cat([colors, torch.ones_like(colors[..., :1])], dim=-1)
+    part = ((values - CLEAR_BELOW) / (FULL_FROM - CLEAR_BELOW)).clamp(0, 1)
+    covers = part.square() * (3 - 2 * part)  # without an edge at either end
+    color = torch.tensor(GLOW_COLOR, device=values.device).expand(*values.shape, 3)
+    return torch.cat([color, covers.unsqueeze(-1)], dim=-1)
 
 
 def deviation_map(variance: torch.Tensor) -> torch.Tensor:
@@ -114,8 +130,14 @@ def percentiles(values: torch.Tensor, percentile: float, shared: bool) -> torch.
     return torch.lerp(low, values.kthvalue(below + 2, dim=1).values, rank - below)
 
 
-def overlaid(image: torch.Tensor, colors: torch.Tensor, opacity: float) -> torch.Tensor:
-    return torch.lerp(image, colors, opacity)
+def overlaid(image: torch.Tensor, layer: torch.Tensor, opacity: float = 1.0) -> torch.Tensor:
+    """... x 3 under ... x 4."""
+    return torch.lerp(image, layer[..., :3].to(image), opacity * layer[..., 3:].to(image))
+
+
+def by_itself(layer: torch.Tensor) -> torch.Tensor:
+    """On black: ... x 4 -> ... x 3."""
+    return layer[..., :3] * layer[..., 3:]
 
 
 def uncertainty_mask(deviation: torch.Tensor, threshold: torch.Tensor | float, grow: int = 0,

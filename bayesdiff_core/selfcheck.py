@@ -38,8 +38,8 @@ def self_check(scores: list[float], liked: list[int], disliked: list[int]) -> Se
 def refuse_both(liked: Sequence[int], disliked: Sequence[int]) -> None:
     both = sorted(set(liked) & set(disliked))
     if both:
-        raise BayesDiffError(f"image {both[0]} is both liked and disliked ({len(both)} such): name"
-                             " it once.")
+        raise BayesDiffError(f"image {both[0] + 1} is both liked and disliked ({len(both)} such):"
+                             " name it once.")
 
 
 def auroc(good: list[float], bad: list[float]) -> float:

@@ -38,6 +38,8 @@ class Trajectory(NamedTuple):
     late: torch.Tensor | None = None  # B x ...: trajectory variance of the very last steps
     checked: torch.Tensor | None = None  # maps x B x ...: the first of evidence.CHECKS, as many as
     # were made of the finished picture
+    denoised: torch.Tensor | None = None  # kept x B x ...: what the picture was going to be, for
+    # the eye; the result at the end. None in files of before
 
     @property
     def nbytes(self) -> int:
@@ -110,7 +112,7 @@ class Trajectory(NamedTuple):
 
 # Along which dimension the images are.
 IMAGES = {"mean": 1, "variance": 1, "tail": 1, "deviations": 2, "seeds": 0, "sampled": 0, "late": 0,
-          "checked": 1}
+          "checked": 1, "denoised": 1}
 
 
 class Part(NamedTuple):
@@ -141,6 +143,8 @@ def joined(trajectories: list[Trajectory]) -> Trajectory:
                                  f" {number}. Use latents of one size and one mode.")
     parts = [Part(part.recipe, part.mean.shape[1])
              for each in trajectories for part in parts_of(each)]
+    if any(each.denoised is None for each in trajectories):
+        first = first._replace(denoised=None)
     for name in ("sampled", "late", "checked"):
         if len({None if part is None else len(part) if name == "checked" else 1
                 for part in (getattr(each, name) for each in trajectories)}) > 1:
@@ -183,8 +187,9 @@ class TrajectoryRecorder:
                                  " each was expected.")
         self.sigmas = sigmas.detach().to("cpu", torch.float32).clone()
         self.seeds, self.early = torch.tensor(seeds, dtype=torch.int64), early
-        self.kept = kept_steps(len(sigmas), 4 * shape.numel() * (3 + deviations), limit, keep)
+        self.kept = kept_steps(len(sigmas), 4 * shape.numel() * (4 + deviations), limit, keep)
         self._rows: dict[int, list[torch.Tensor]] = {}
+        self._denoised: dict[int, torch.Tensor] = {}
 
     def wants(self, step: int) -> bool:
         return step in self.kept and step not in self._rows
@@ -195,6 +200,11 @@ class TrajectoryRecorder:
             self._rows[step] = [part.detach().to("cpu", torch.float32, copy=True)
                                 for part in (mean, variance, tail, deviations)]
 
+    def add_denoised(self, step: int, denoised: torch.Tensor) -> None:
+        """What the model answered at a kept step, once it is known."""
+        if step in self.kept:
+            self._denoised[step] = denoised.detach().to("cpu", torch.float32, copy=True)
+
     def trajectory(self, scale: torch.Tensor, shift: torch.Tensor) -> Trajectory:
         if self.kept[-1] not in self._rows:
             raise BayesDiffError(f"{len(self._rows)} of {len(self.kept)} steps were recorded and"
@@ -202,7 +212,16 @@ class TrajectoryRecorder:
         steps = sorted(self._rows)
         parts = (torch.stack(part) for part in zip(*(self._rows[step] for step in steps)))
         return Trajectory(self.sigmas, torch.tensor(steps), *parts, self.early, self.seeds,
-                          scale.float().cpu(), shift.float().cpu())
+                          scale.float().cpu(), shift.float().cpu(),
+                          denoised=self._denoised_at(steps))
+
+    def _denoised_at(self, steps: list[int]) -> torch.Tensor | None:
+        """Where a sampler did not tell, the next one that is known; None where the last is not."""
+        found, known = [], self._denoised.get(steps[-1])
+        for step in reversed(steps):
+            known = self._denoised.get(step, known)
+            found.append(known)
+        return None if known is None else torch.stack(found[::-1])
 
 
 def kept_steps(states: int, bytes_each: int, limit: int, keep: int | None = None) -> list[int]:

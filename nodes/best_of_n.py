@@ -1,6 +1,7 @@
 """Best of N: many seeds to a step, the surest ones to the end."""
 
 import json
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ from ..bayesdiff_core.trajectory import joined
 from .host.run import by_mode, sampling
 from .host.run.by_mode import Options
 from .host.run.resume import At, Resumable, Score
+from .pictures import viewer
 from .samplers import ksampler_inputs, observer_for
 from .sockets import LLLA, TRAJECTORY
 
@@ -205,4 +207,15 @@ def _results(best: list[Resumable], runs: list[Resumable], plan: list[Stop], lat
         *(f"seed {seed}: {score:.4g}" for seed, score in zip(seeds, final)), *report["notes"]])
     return io.NodeOutput(latent, {**latent, "samples": variance.to(latent["samples"])},
                          trajectory, seeds, ", ".join(map(str, seeds)), final,
-                         json.dumps(report), latent, ui=ui.PreviewText(text))
+                         json.dumps(report), latent,
+                         ui={**ui.PreviewText(text).as_dict(), "bayesdiff": [_shown(best, runs)]})
+
+
+def _shown(best: list[Resumable], runs: list[Resumable]) -> dict:
+    """Every seed with its picture, for web/gallery.js."""
+    pictures = viewer.shown(viewer.of_latents, [run.looks for run in runs],
+                            best[0].observation.trajectory) or [None] * len(runs)
+    return {"runs": [{"seed": str(run.seed),
+                      "score": run.scores[-1] if math.isfinite(run.scores[-1]) else None,
+                      "dropped_at": run.dropped_at, "file": file}
+                     for run, file in zip(runs, pictures)]}

@@ -3,6 +3,7 @@
 import json
 from typing import NamedTuple
 
+import comfy.model_management
 import torch
 from comfy_api.latest import io, ui
 from comfy_execution.graph_utils import ExecutionBlocker
@@ -13,12 +14,14 @@ from ..bayesdiff_core.scores import DEFAULT, IN_MASK, SCORES, default
 from . import metadata
 from .files import reference_file, taught_file
 from .files.names import state
+from .host import waiting
 from .pictures import viewer
 from .pictures.histogram import histogram
 from .scores import scores_of, with_taught
 from .sockets import TRAJECTORY
 
 COMPARE, ADD = "only compare", "add"
+BY_CRITERION, ALL, STOP = "keep by criterion", "keep all", "stop the run"
 
 
 class BayesDiffFilter(io.ComfyNode):
@@ -80,14 +83,24 @@ class BayesDiffFilter(io.ComfyNode):
                     " once; with fewer than 10 stored, criterion reference keeps all. only compare:"
                     " the file is not written.")),
                 io.String.Input("picked", default="", optional=True, advanced=True, tooltip=(
-                    "picked: places of the images to keep, from 0, separated by commas. A click on"
-                    " a small picture in the node adds it or takes it out.")),
+                    "picked: the images to keep, the first is 1, separated by commas. A click on a"
+                    " picture in the node adds it or takes it out, and sets the criterion.")),
                 io.Combo.Input("score", options=[*(name for name in SCORES if name != IN_MASK),
                                                  *taught_file.options()],
                                default=DEFAULT, optional=True, advanced=True, tooltip=(
                     "Which score is taken of a trajectory; see Uncertainty Score. taught: what you"
                     " taught Uncertainty Self-check, 0 to 1; press R to see new names. Not used"
                     " where scores are linked.")),
+                io.Boolean.Input("wait_for_choice", default=False, optional=True, tooltip=(
+                    "On: the run pauses here, shows the pictures sorted by score, and goes on with"
+                    " those that you click. Runs sent by a script do not pause.")),
+                io.Int.Input("wait_seconds", default=600, min=1, max=86400, optional=True,
+                             advanced=True, tooltip=(
+                    "wait_for_choice: for how long at most, 1 to 86400 seconds.")),
+                io.Combo.Input("no_answer", options=[BY_CRITERION, ALL, STOP], default=BY_CRITERION,
+                               optional=True, advanced=True, tooltip=(
+                    "wait_for_choice: what happens when nobody chooses in time, or no browser shows"
+                    " this graph.")),
             ],
             outputs=[
                 *(kind.Output(display_name=f"{side}_{name}", is_output_list=True, tooltip=(
@@ -96,7 +109,8 @@ class BayesDiffFilter(io.ComfyNode):
                   for name, kind in (("images", io.Image), ("latents", io.Latent),
                                      ("masks", io.Mask)) for side in ("kept", "rejected")),
                 *(io.String.Output(display_name=f"{side}_indices", tooltip=(
-                    f"Places of the {side} ones, from 0, separated by commas."))
+                    f"The {side} ones, separated by commas; the first is 0, as in ComfyUI's batch"
+                    " nodes."))
                   for side in ("kept", "rejected")),
                 io.Float.Output(display_name="sorted_scores", is_output_list=True, tooltip=(
                     "All scores, from the lowest.")),
@@ -113,8 +127,12 @@ class BayesDiffFilter(io.ComfyNode):
         )
 
     @classmethod
-    def fingerprint_inputs(cls, criterion=(None,), reference=(None,), score=("",), **others):
-        """Runs again when the stored scores have changed, or more was taught."""
+    def fingerprint_inputs(cls, criterion=(None,), reference=(None,), score=("",),
+                           wait_for_choice=(False,), **others):
+        """Runs again when the stored scores have changed, more was taught, or you are to be asked:
+        NaN is unlike itself."""
+        if wait_for_choice[0]:
+            return float("nan")
         taught = taught_file.state_of(score[0])
         if criterion[0] != filtering.REFERENCE or not reference[0]:
             return taught
@@ -125,7 +143,8 @@ class BayesDiffFilter(io.ComfyNode):
 
     @classmethod
     def execute(cls, criterion, z, percent, keep, threshold, allow_empty, groups, reference,
-                reference_mode, picked=("",), score=(DEFAULT,), scores=None, trajectory=None,
+                reference_mode, picked=("",), score=(DEFAULT,), wait_for_choice=(False,),
+                wait_seconds=(600,), no_answer=(BY_CRITERION,), scores=None, trajectory=None,
                 images=None, latents=None, masks=None) -> io.NodeOutput:
         values, told = _scores(scores, trajectory, score[0])
         clips = _are_clips(latents, trajectory)
@@ -134,27 +153,55 @@ class BayesDiffFilter(io.ComfyNode):
         decision, notes = decided(values, criterion[0], z[0], percent[0], keep[0], threshold[0],
                                   allow_empty[0], ",".join(map(str, groups)), reference[0],
                                   reference_mode[0], picked[0])
+        first = {owner: row for part in reversed(inputs[0])
+                 for owner, row in zip(reversed(part.owners), part.value.flip(0))}
+        thumbnails = viewer.shown(viewer.thumbnails, [first[i] for i in sorted(first)])
+        if wait_for_choice[0]:
+            decision, answer = cls._chosen(values, decision, thumbnails, wait_seconds[0],
+                                           no_answer[0])
+            notes.append(answer)
         notes = [*told, *notes]
         if reference_mode[0] == ADD:
             path = reference_file.path_of(reference[0])
             new = reference_file.add(path, values)
             notes.append(f"{new} scores added to the reference {path.stem}")
 
-        report = {"criterion": criterion[0], "scores": values, "kept": decision.kept,
-                  "rejected": decision.rejected,
-                  "groups": [group._asdict() for group in decision.groups], "notes": notes}
+        report = {"criterion": criterion[0], "scores": values, **told_of(decision), "notes": notes}
         metadata.record(cls, {"node": "Uncertainty Score Filter", **report})
-        first = {owner: row for part in reversed(inputs[0])
-                 for owner, row in zip(reversed(part.owners), part.value.flip(0))}
-        shown = {**report, "thumbnails": viewer.shown(viewer.thumbnails,
-                                                      [first[i] for i in sorted(first)])}
+        shown = {**report, "thumbnails": thumbnails}
         indices = [",".join(map(str, side)) for side in (decision.kept, decision.rejected)]
         return io.NodeOutput(
             *(_side(parts, side) for parts in inputs for side in (decision.kept,
                                                                   decision.rejected)),
             *indices, sorted(values), histogram(values, decision), json.dumps(report),
-            ui={**ui.PreviewText(_words(decision, indices, notes, len(values))).as_dict(),
+            ui={**ui.PreviewText(_words(decision, notes, len(values))).as_dict(),
                 "bayesdiff": [shown]})
+
+
+    @classmethod
+    def _chosen(cls, scores: list[float], decision: filtering.Decision, thumbnails, seconds: int,
+                no_answer: str) -> tuple[filtering.Decision, str]:
+        """What the user picks, or what is to be done when nobody does; and how it came about."""
+        report = {"scores": scores, **told_of(decision), "thumbnails": thumbnails}
+        workflow = (cls.hidden.extra_pnginfo or {}).get("workflow") or {}
+        answer = waiting.choice(cls.hidden.unique_id, workflow.get("id"), report, seconds)
+        if answer.picked is not None:
+            return _keeping(scores, answer.picked), f"you picked {len(answer.picked)}"
+        if no_answer == STOP:
+            raise comfy.model_management.InterruptProcessingException
+        if no_answer == ALL:
+            return _keeping(scores, range(len(scores))), f"all are kept: {answer.why}"
+        return decision, f"kept by criterion: {answer.why}"
+
+
+def _keeping(scores: list[float], indices) -> filtering.Decision:
+    rule = filtering.Rule(filtering.PICKED, picked=tuple(indices))
+    return filtering.decide(scores, rule, allow_empty=True)
+
+
+def told_of(decision: filtering.Decision) -> dict:
+    """As JSON has it."""
+    return {**decision._asdict(), "groups": [group._asdict() for group in decision.groups]}
 
 
 def decided(scores: list[float], criterion: str, z: float, percent: float, keep: int,
@@ -274,9 +321,10 @@ def _with_reference(rule: filtering.Rule, path, values: list[float], adding: boo
     return rule._replace(reference=tuple(stored)), notes
 
 
-def _words(decision: filtering.Decision, indices: list[str], notes: list[str], count: int) -> str:
-    lines = [f"kept {len(decision.kept)} of {count}: {indices[0] or 'none'}",
-             f"rejected: {indices[1] or 'none'}"]
+def _words(decision: filtering.Decision, notes: list[str], count: int) -> str:
+    kept, rejected = (filtering.numbers_of(side) or "none"
+                      for side in (decision.kept, decision.rejected))
+    lines = [f"kept {len(decision.kept)} of {count}: {kept}", f"rejected: {rejected}"]
     lines += [f"{f'group {group.label}: ' if group.label else ''}{group.note}"
               for group in decision.groups]
     return "\n".join([*lines, *notes])

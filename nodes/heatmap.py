@@ -46,9 +46,10 @@ class BayesDiffHeatmap(io.ComfyNode):
                 io.Image.Input("image", optional=True, tooltip=(
                     "The picture to lay the colors over, one for each latent, of any size. If"
                     " not linked, the VAE decodes it.")),
-                io.Combo.Input("color_map", options=maps.COLOR_MAPS, default="turbo", tooltip=(
-                    "Colors from the least deviation to the greatest.")),
-                io.Float.Input("opacity", default=0.6, min=0.0, max=1.0, step=0.05, tooltip=(
+                io.Combo.Input("color_map", options=maps.COLOR_MAPS, default=maps.GLOW, tooltip=(
+                    "glow: clear where the model was sure, red where it was not. The others color"
+                    " every pixel, from the least deviation to the greatest.")),
+                io.Float.Input("opacity", default=0.8, min=0.0, max=1.0, step=0.05, tooltip=(
                     "How much the colors cover the picture, 0 (not at all) to 1 (all).")),
                 io.Float.Input("mask_threshold", default=95.0, min=0.0, max=100.0, step=0.001,
                                tooltip=(
@@ -131,14 +132,16 @@ class BayesDiffHeatmap(io.ComfyNode):
 
         shared = value_range == "shared"
         ends = maps.color_range(deviation, clip_percentile, shared)
-        colors = maps.colored(ends.normalized(deviation), color_map).flatten(0, 1)
-        overlay = colors if image is None else maps.overlaid(image, colors, opacity)
+        layer = maps.layer(ends.normalized(deviation), color_map).flatten(0, 1)
+        colors = maps.by_itself(layer)
+        overlay = colors if image is None else maps.overlaid(image, layer, opacity)
         if mask_by == "percentile":
             mask_threshold = maps.percentiles(deviation, mask_threshold, shared)
         mask = maps.uncertainty_mask(deviation, mask_threshold, grow, blur).flatten(0, 1)
         heatmap = with_color_bars(colors, ends, color_map) if color_bar else colors
-        shown = viewer.shown(viewer.of_heatmap, image, deviation, trajectory, color_map,
-                             "pixel" if method == "pixel" else DOUBT if of_doubt else "latent",
+        kind = "pixel" if method == "pixel" else DOUBT if of_doubt else \
+            "uncertainty" if trajectory is None else viewer.kind_of(trajectory)
+        shown = viewer.shown(viewer.of_heatmap, image, deviation, trajectory, color_map, kind,
                              clip_percentile, shared)
         return io.NodeOutput(overlay, heatmap, mask, ui={"bayesdiff": [shown]})
 
@@ -230,7 +233,7 @@ def with_color_bars(heatmap: torch.Tensor, ends: maps.ColorRange,
     inset, left, right = min(text, height // 4), text // 2, 2 * text
     width = -(-(right + text + math.ceil(widest)) // 8) * 8  # video encoders want such sizes
 
-    bar = maps.colored(torch.linspace(1, 0, height - 2 * inset), color_map)
+    bar = maps.by_itself(maps.layer(torch.linspace(1, 0, height - 2 * inset), color_map))
     strips = []
     for image in labels:
         strip = Image.new("RGB", (width, height), "#202020")

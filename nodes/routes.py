@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from ..bayesdiff_core import filtering
 from ..bayesdiff_core.checks import BayesDiffError
-from .filter import decided
-from .host import web
+from .filter import decided, told_of
+from .host import waiting, web
 from .host.run.by_mode import PAPER_RULES, Options
 from .host.run.cost import cost
 
@@ -19,6 +19,9 @@ FILTER_WIDGETS = {"criterion": str, "z": float, "percent": float, "keep": int, "
 def add() -> None:
     web.serve("/bayesdiff/cost", cost_of)
     web.serve_posted("/bayesdiff/decide", decision_on)
+    web.serve("/bayesdiff/waiting", lambda query: {"waiting": waiting.waiting()})
+    web.serve_posted("/bayesdiff/seen", lambda given: {"waits": waiting.seen(given.get("token"))})
+    web.serve_posted("/bayesdiff/choose", choose)
 
 
 def cost_of(query: Mapping[str, str]) -> dict:
@@ -54,14 +57,27 @@ def decision_on(given: Mapping) -> dict:
         if len(scores) > MOST_SCORES:
             raise BayesDiffError(f"there are {len(scores)} scores, at most {MOST_SCORES} were"
                                  " expected: run the node to see what it keeps.")
-        scores = [_number(f"score {place}", score, float) for place, score in enumerate(scores)]
+        scores = [_number(f"score {place}", score, float) for place, score in enumerate(scores, 1)]
         filtering.check_scores(scores)
         widgets = {name: _checked(name, given, kind) for name, kind in FILTER_WIDGETS.items()}
         decision, notes = decided(scores, **widgets)
     except BayesDiffError as error:
         return {"error": str(error)}
-    return {**decision._asdict(), "groups": [group._asdict() for group in decision.groups],
-            "notes": notes}
+    return {**told_of(decision), "notes": notes}
+
+
+def choose(given: Mapping) -> dict:
+    """What was picked in a run that waits (web/gallery.js); nothing leaves it to the criterion."""
+    picked, token = given.get("picked"), given.get("token")
+    waits = next((one for one in waiting.waiting() if one["token"] == token), None)
+    if waits is None:
+        return {"error": "this run no longer waits for a choice."}
+    count = len(waits["report"]["scores"])
+    if picked is not None and not (isinstance(picked, list) and len(set(map(str, picked))) == len(
+            picked) and all(type(index) is int and 0 <= index < count for index in picked)):
+        return {"error": f"picked is {picked!r:.80}, different whole numbers from 0 to {count - 1}"
+                         " were expected."}
+    return {"chosen": waiting.choose(token, picked)}
 
 
 def _checked(name: str, given: Mapping, kind: type):

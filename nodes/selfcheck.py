@@ -31,10 +31,10 @@ class BayesDiffSelfCheck(io.ComfyNode):
                     "One score an image, finite; images of one prompt and one setting. Not linked:"
                     " the relative change of the trajectory.")),
                 io.String.Input("liked", default="", tooltip=(
-                    "Places of images you like, from 0, separated by commas: 0,3,5. At least 1; 4"
+                    "Images you like, the first is 1, separated by commas: 1,4,6. At least one; 4"
                     " or more are needed to show anything.")),
                 io.String.Input("disliked", default="", tooltip=(
-                    "Places of images you dislike, in the same form. Images in neither list do not"
+                    "Images you dislike, in the same form. Images in neither list do not"
                     " count; liked and disliked together at most 200.")),
                 TRAJECTORY.Input("trajectory", optional=True, tooltip=(
                     "The same images' trajectory, of one batch or a list, at least 4 images:"

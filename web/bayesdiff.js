@@ -1,6 +1,6 @@
 // Which node shows what.
 import { app } from "../../scripts/app.js";
-import { addHistogram } from "./histogram.js";
+import { addFilterGallery, addSeedGallery, lookForWaiting } from "./gallery.js";
 import { lookAround, restore } from "./panel.js";
 import { addReport } from "./report.js";
 import { addSchedule } from "./schedule.js";
@@ -17,7 +17,7 @@ const PANELS = {
   BayesDiff_LLLALoad: [report],
   BayesDiff_KSampler: sampler,
   BayesDiff_SamplerCustom: sampler,
-  BayesDiff_BestOfN: [report],
+  BayesDiff_BestOfN: [addSeedGallery, shortReport],
   BayesDiff_ResampleFromTimestep: [report],
   BayesDiff_TrajectoryAtStep: [report],
   BayesDiff_TrajectorySave: [report],
@@ -25,7 +25,7 @@ const PANELS = {
   BayesDiff_UncertaintyHeatmap: [addViewer],
   BayesDiff_UncertaintyScore: [report],
   BayesDiff_ScoreAnImage: [report],
-  BayesDiff_UncertaintyScoreFilter: [addHistogram, shortReport],
+  BayesDiff_UncertaintyScoreFilter: [addFilterGallery, shortReport],
   BayesDiff_UncertaintySelfCheck: [report],
 };
 
@@ -36,7 +36,10 @@ app.registerExtension({
     PANELS[node.comfyClass]?.forEach((add) => add(node));
   },
 
-  afterConfigureGraph: lookAround,
+  afterConfigureGraph() {
+    lookAround();
+    lookForWaiting();
+  },
 
   onNodeOutputsUpdated: restore,
 });

@@ -1,8 +1,11 @@
 // What our panels inside nodes share. Each is a DOM widget, so it works in both kinds of nodes.
 import { api } from "../../scripts/api.js";
+import { app } from "../../scripts/app.js";
 
 const STYLE = new URL("./panel.css", import.meta.url).href;
 const MARGIN = 20; // that the canvas leaves around an element, above and below together
+const KEYS = new Set([" ", "Enter", "Escape", "Tab", "ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown"]);
+const MIDDLE = 1, RIGHT = 2;
 const panels = new Set();
 
 /** An element of HTML, or of SVG where a namespace is given as `xmlns`. */
@@ -20,14 +23,34 @@ export function element(tag, properties = {}, ...children) {
 export const svg = (tag, properties = {}, ...children) =>
   element(tag, { ...properties, xmlns: "http://www.w3.org/2000/svg" }, ...children);
 
+export const button = (label, face, onclick) =>
+  element("button", { type: "button", "aria-label": label, title: label, onclick }, face);
+
 export const widgetOf = (node, name) => node.widgets?.find((widget) => widget.name === name);
 
 export const valuesOf = (node, names) =>
   Object.fromEntries(names.map((name) => [name, widgetOf(node, name)?.value]));
 
+/** As a change by hand. */
+export function setWidget(node, name, value) {
+  const widget = widgetOf(node, name);
+  widget.value = value;
+  widget.callback?.(value);
+}
+
+/** The node at the other end of an input's link. */
+export function origin(node, input) {
+  const link = node.inputs?.find(({ name }) => name === input)?.link;
+  const from = link == null ? null : node.graph?.getLink?.(link) ?? node.graph?.links?.[link];
+  return from ? node.graph.getNodeById(from.origin_id) : null;
+}
+
 export function fileURL(file) {
   return api.apiURL(`/view?${new URLSearchParams(file)}`);
 }
+
+export const short = (number, digits = 3) =>
+  (number == null ? "?" : Number(number.toPrecision(digits)).toString());
 
 /** Calls `then` after a method of an object, with what that was given; there may be none yet. */
 function after(object, method, then) {
@@ -56,14 +79,12 @@ function once(act) {
  */
 export function addPanel(node, name, root, { height, grows = true, show, look }) {
   root.classList.add("bayesdiff-panel");
-  // In each panel, not once in the page: that belongs to all packs. It is loaded once.
-  root.append(element("link", { rel: "stylesheet", href: STYLE }));
+  const error = element("div", { class: "bayesdiff-error", role: "alert" });
+  // The style in each panel, not once in the page: that belongs to all packs. It is loaded once.
+  root.append(error, element("link", { rel: "stylesheet", href: STYLE }));
   root.style.minHeight = `${height - MARGIN}px`; // Nodes 2.0 asks the element, not the widget
   if (!grows) root.style.maxHeight = root.style.minHeight;
-  // What is done here must not drag or delete the node.
-  for (const event of ["pointerdown", "keydown", "dblclick"]) {
-    root.addEventListener(event, (happened) => happened.stopPropagation());
-  }
+  shareWithCanvas(root);
   const widget = node.addDOMWidget(name, `bayesdiff_${name}`, root, {
     serialize: false,
     hideOnZoom: false,
@@ -71,9 +92,13 @@ export function addPanel(node, name, root, { height, grows = true, show, look })
     ...(grows ? {} : { getMaxHeight: () => height }),
   });
   widget.serialize = false; // neither a prompt nor a saved workflow holds it
-  const panel = { node, show, look: look && once(look) };
+  const panel = { node, root, error, grows, look: look && once(look), show: show && ((output) => {
+    root.toggleAttribute("data-stale", false);
+    root.toggleAttribute("data-told", true);
+    show(output);
+  }) };
   panels.add(panel);
-  after(node, "onExecuted", (output) => output && show?.(output));
+  after(node, "onExecuted", (output) => output && panel.show?.(output));
   after(node, "onRemoved", () => panels.delete(panel));
   if (look) {
     // Both kinds of nodes call a widget's callback at each change by hand.
@@ -84,9 +109,62 @@ export function addPanel(node, name, root, { height, grows = true, show, look })
   return widget;
 }
 
+/** The left button and the keys that panels know are theirs: they must not drag the node. All else
+ * belongs to the canvas: wheel, middle button, menu, shortcuts. */
+function shareWithCanvas(root) {
+  const inDialog = (event) => event.target.closest("dialog");
+  const classic = () => !window.LiteGraph?.vueNodesMode;
+  root.addEventListener("wheel", (event) => {
+    event.stopPropagation();
+    if (inDialog(event) || scrolls(event)) return;
+    event.preventDefault();
+    app.canvas.processMouseWheel(event);
+  });
+  const pointer = (name, method, isTheirs) => root.addEventListener(name, (event) => {
+    if (inDialog(event)) return event.stopPropagation();
+    if (isTheirs(event)) {
+      event.preventDefault(); // a middle click would paste
+      event.stopPropagation();
+      app.canvas[method](event);
+    } else if (name === "pointerdown" && event.button !== RIGHT) event.stopPropagation();
+  });
+  const theirs = ({ button, target }) => app.canvas.read_only || button === MIDDLE
+    || (button === RIGHT && classic() && target.tagName !== "TEXTAREA");
+  pointer("pointerdown", "processMouseDown", theirs);
+  pointer("pointermove", "processMouseMove", ({ buttons }) => buttons & 4
+    || (app.canvas.read_only && buttons));
+  pointer("pointerup", "processMouseUp", theirs);
+  root.addEventListener("mousedown", (event) => event.button === MIDDLE && event.preventDefault());
+  root.addEventListener("auxclick", (event) => event.button === MIDDLE && event.preventDefault());
+  root.addEventListener("contextmenu", (event) => {
+    if (inDialog(event)) event.stopPropagation();
+    else if (classic() && event.target.tagName !== "TEXTAREA") event.preventDefault();
+  });
+  root.addEventListener("keydown", (event) => {
+    const { key, ctrlKey, metaKey, altKey } = event;
+    if (KEYS.has(key) && !ctrlKey && !metaKey && !altKey) event.stopPropagation();
+  });
+  root.addEventListener("dblclick", (event) => event.stopPropagation());
+}
+
+/** Whether a list takes the wheel: as in the front end, one that was clicked into and has more. */
+function scrolls(event) {
+  const list = event.target.closest("[data-capture-wheel]");
+  return !event.ctrlKey && list?.contains(document.activeElement)
+    && list.scrollHeight > list.clientHeight;
+}
+
 /** As the front end names a node's outputs; a node of a subgraph goes by both ids. */
 function keyOf({ graph, id }) {
   return !graph || graph.isRootGraph ? `${id}` : `${graph.id}:${id}`;
+}
+
+/** The node that the server names so: of a subgraph, by way of its nodes. */
+export function nodeAt(executionId) {
+  const [last, ...path] = `${executionId}`.split(":").reverse();
+  const graph = path.reduceRight((inside, id) => inside?.getNodeById(id)?.subgraph,
+    app.rootGraph ?? app.graph);
+  return graph?.getNodeById(last);
 }
 
 /** Widgets of other nodes, undo, loading: the front end tells when the graph is another than before.
@@ -103,3 +181,30 @@ export function restore(outputs) {
     if (output) show?.(output);
   }
 }
+
+// While a graph runs, what is of an earlier run is dimmed.
+const each = (act) => panels.forEach(act);
+api.addEventListener("execution_start", () => each(({ root, error }) => {
+  root.toggleAttribute("data-stale", root.hasAttribute("data-told"));
+  error.textContent = "";
+}));
+api.addEventListener("execution_cached", ({ detail }) => {
+  const same = new Set((detail?.nodes ?? []).map(nodeAt));
+  each(({ node, root }) => same.has(node) && root.toggleAttribute("data-stale", false));
+});
+for (const end of ["execution_success", "execution_error", "execution_interrupted"]) {
+  api.addEventListener(end, () => each(({ root }) => root.toggleAttribute("data-stale", false)));
+}
+
+// What a node of ours refuses is said in it, and at once: the front end's own words come first there.
+api.addEventListener("execution_error", ({ detail }) => {
+  const node = detail?.node_type?.startsWith("BayesDiff_") && nodeAt(detail.node_id);
+  if (!node) return;
+  const words = sentence(detail.exception_message.trim());
+  const roomy = [...panels].find((panel) => panel.node === node && panel.grows);
+  if (roomy) roomy.error.textContent = words;
+  app.extensionManager?.toast?.add({ severity: "error", summary: node.title, detail: words,
+    life: 15000 });
+});
+
+export const sentence = (words) => words.charAt(0).toUpperCase() + words.slice(1);

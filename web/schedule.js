@@ -1,7 +1,7 @@
 // The steps of a sampler as ticks, those with extra calls marked, and what they cost: before the
 // run as the server expects it, after it as it was.
 import { api } from "../../scripts/api.js";
-import { addPanel, element, svg, valuesOf } from "./panel.js";
+import { addPanel, element, origin, svg, valuesOf } from "./panel.js";
 
 const HEIGHT = 66;
 const WIDGETS = ["mode", "skip_schedule", "skip_interval", "uncertain_steps", "probe_levels",
@@ -89,13 +89,6 @@ class Strip {
     this.words.title = done ? "What the run took."
       : "Before the first run the marks are those of Stable Diffusion's noise levels.";
   }
-}
-
-/** The node at the other end of an input's link. */
-function origin(node, input) {
-  const link = node.inputs?.find(({ name }) => name === input)?.link;
-  const from = link == null ? null : node.graph?.getLink?.(link) ?? node.graph?.links?.[link];
-  return from ? node.graph.getNodeById(from.origin_id) : null;
 }
 
 export const addSchedule = (node) => new Strip(node);

@@ -1,20 +1,17 @@
-// The heat map over the picture, at the result and at the steps that led there.
-import { addPanel, element, fileURL, widgetOf } from "./panel.js";
+// The map over the picture, at the result and at the steps in which it formed.
+import { addPanel, button, element, fileURL, sentence, short, widgetOf } from "./panel.js";
+import { Lightbox } from "./lightbox.js";
+import { say } from "./words.js";
 
-const HEIGHT = 280;
+const HEIGHT = 300;
 const FRAME_TIME = 350; // ms, when playing
-const UNITS = {
-  pixel: "standard deviation of a pixel (0 to 1)",
-  latent: "standard deviation of a latent value",
-  doubt: "doubt, beside the picture's contrast",
-};
 
 class Viewer {
   constructor(node) {
     this.node = node;
     this.images = [];
     this.at = { image: 0, frame: 0 };
-    this.opacity = node.properties.bayesdiff_opacity ?? widgetOf(node, "opacity")?.value ?? 0.6;
+    this.opacity = node.properties.bayesdiff_opacity ?? widgetOf(node, "opacity")?.value ?? 0.8;
     this.build();
     addPanel(node, "viewer", this.root, {
       height: HEIGHT,
@@ -27,52 +24,57 @@ class Viewer {
     const slider = (label, max, step, oninput) => element("input", {
       type: "range", min: 0, max, step, "aria-label": label, title: label, oninput,
     });
-    const button = (label, words, onclick) =>
-      element("button", { type: "button", "aria-label": label, title: label, onclick }, words);
+    const peek = (on) => () => { this.peeking = on; this.paint(); };
     this.canvas = element("canvas", {
-      tabindex: 0, role: "img", onkeydown: (event) => this.key(event),
-      onpointermove: (event) => this.point(event), onpointerleave: () => this.caption(),
+      tabindex: 0, role: "img", title: say("stageTitle"),
+      onkeydown: (event) => this.key(event),
+      onpointermove: (event) => this.point(event),
+      onpointerleave: () => { peek(false)(); this.caption(); },
+      onpointerdown: ({ button }) => button === 0 && peek(true)(),
+      onpointerup: peek(false), onpointercancel: peek(false),
+      ondblclick: () => this.now && this.lightbox.open(),
     });
-    this.hint = element("div", { class: "bayesdiff-hint" },
-      "The map appears here when the node runs.");
-    this.stepSlider = slider("step", 0, 1, () => this.go({ frame: +this.stepSlider.value }));
-    this.opacitySlider = slider("opacity of the colors", 1, 0.05, () => {
+    this.hint = element("div", { class: "bayesdiff-hint" }, say("noMap"));
+    this.stepSlider = slider(say("steps"), 0, 1, () => this.go({ frame: +this.stepSlider.value }));
+    this.opacitySlider = slider(say("opacity"), 1, 0.05, () => {
       this.setOpacity(+this.opacitySlider.value);
     });
     this.opacitySlider.value = this.opacity;
-    this.playButton = button("play the steps", "▶", () => this.play());
+    this.playButton = button(say("play"), "▶", () => this.play());
     this.count = element("span", { class: "bayesdiff-count" });
     this.words = element("div", { class: "bayesdiff-caption", "aria-live": "polite" });
-    this.low = element("span");
-    this.high = element("span");
     this.bar = element("span", { class: "bayesdiff-bar" });
-    this.controls = [
-      element("div", { class: "bayesdiff-row" },
-        button("previous image", "‹", () => this.go({ image: this.at.image - 1 })), this.count,
-        button("next image", "›", () => this.go({ image: this.at.image + 1 })),
-        this.playButton, this.stepSlider),
-      element("div", { class: "bayesdiff-row" }, this.low, this.bar, this.high,
-        this.opacitySlider),
-    ];
-    this.root = element("div", { class: "bayesdiff-viewer" },
+    const body = element("div", { class: "bayesdiff-body" },
       element("div", { class: "bayesdiff-stage" }, this.canvas, this.hint),
-      this.words, ...this.controls);
+      this.words,
+      element("div", { class: "bayesdiff-row" },
+        button(say("previous"), "‹", () => this.go({ image: this.at.image - 1 })), this.count,
+        button(say("next"), "›", () => this.go({ image: this.at.image + 1 })),
+        this.playButton, this.stepSlider,
+        button(say("enlarge"), "⤢", () => this.lightbox.open())),
+      element("div", { class: "bayesdiff-row" }, element("span", {}, say("sure")), this.bar,
+        element("span", {}, say("unsure")), this.opacitySlider));
+    this.root = element("div", { class: "bayesdiff-viewer" }, body);
+    this.lightbox = new Lightbox(this.root, body, () => this.canvas,
+      () => `bayesdiff_${this.at.image + 1}`);
     this.enable(false);
   }
 
   enable(on) {
     this.root.toggleAttribute("data-empty", !on);
-    this.root.querySelectorAll("button, input").forEach((control) => { control.disabled = !on; });
+    this.root.querySelectorAll(".bayesdiff-body :is(button, input)")
+      .forEach((control) => { control.disabled = !on; });
   }
 
   show(told) {
     const viewer = told?.viewer ?? told;
     if (!viewer?.images?.length) return;
     this.stop();
-    Object.assign(this, { images: viewer.images, unit: viewer.unit, leftOut: viewer.left_out });
+    Object.assign(this, { images: viewer.images, map: viewer.map, stepsMap: viewer.steps_map,
+      leftOut: viewer.left_out });
     this.colors = viewer.colors;
-    this.bar.style.background =
-      `linear-gradient(to right, ${this.colors.map((rgb) => `rgb(${rgb})`).join()})`;
+    this.bar.style.setProperty("--colors", this.colors.map(([r, g, b, a]) =>
+      `rgb(${r} ${g} ${b} / ${a / 255})`).join());
     this.enable(true);
     const image = Math.min(this.at.image, this.images.length - 1);
     this.at = { image, frame: this.frames(image).length - 1 };
@@ -108,20 +110,30 @@ class Viewer {
     if (this.at.image !== image || this.at.frame !== frame) return; // another is wanted by now
     this.root.toggleAttribute("data-gone", !sheet);
     if (!sheet) {
-      this.words.textContent = "The pictures of this run are gone: run the graph again.";
+      this.words.textContent = say("gone");
       return;
     }
     const width = sheet.width / now.columns, height = sheet.height / 2;
+    const left = now.column * width;
+    this.now = { ...now, width, height, sheet, left, codes: codes(sheet, left, width, height) };
+    this.layer = this.colored();
     Object.assign(this.canvas, { width, height });
-    this.now = { ...now, width, height, codes: codes(sheet, now.column * width, width, height) };
-    const context = this.canvas.getContext("2d");
-    context.drawImage(sheet, now.column * width, 0, width, height, 0, 0, width, height);
-    context.globalAlpha = now.blank ? 1 : this.opacity;
-    context.drawImage(this.colored(), 0, 0);
     this.canvas.style.imageRendering = Math.max(width, height) < 200 ? "pixelated" : "auto";
-    this.low.textContent = short(now.low);
-    this.high.textContent = short(now.high);
+    this.bar.title = say("range", { low: short(now.low), high: short(now.high) });
+    this.paint();
     this.caption();
+  }
+
+  /** The picture, and unless it is peeked at bare the map over it. */
+  paint() {
+    if (!this.now) return;
+    const { sheet, left, width, height, blank } = this.now;
+    const context = this.canvas.getContext("2d");
+    context.globalAlpha = 1;
+    context.drawImage(sheet, left, 0, width, height, 0, 0, width, height);
+    if (this.peeking) return;
+    context.globalAlpha = blank ? 1 : this.opacity;
+    context.drawImage(this.layer, 0, 0);
   }
 
   colored() {
@@ -132,7 +144,7 @@ class Viewer {
     const span = high - low > 1e-5 * high ? high - low : Infinity;
     codes.forEach((code, place) => {
       const part = Math.min(Math.max(((code / 65535) * top - low) / span, 0), 1);
-      pixels.data.set([...this.colors[Math.round(part * last)], 255], 4 * place);
+      pixels.data.set(this.colors[Math.round(part * last)], 4 * place);
     });
     layer.getContext("2d").putImageData(pixels, 0, 0);
     return layer;
@@ -141,13 +153,14 @@ class Viewer {
   caption(extra = "") {
     if (!this.now) return;
     const { step, sigma } = this.now;
-    const where = this.at.frame === +this.stepSlider.max ? "result"
-      : `on entering step ${step}, sigma ${short(sigma)}`;
-    const left = this.leftOut ? ` (${this.leftOut} more not shown)` : "";
-    const map = UNITS[where === "result" ? this.unit : "latent"];
+    const atEnd = this.at.frame === +this.stepSlider.max;
+    const all = this.images[this.at.image].steps?.frames.at(-1).step; // the result is kept always
+    const where = atEnd ? say("result") : say("atStep", { step, steps: all });
+    const left = this.leftOut ? say("moreImages", { count: this.leftOut }) : "";
+    const map = say(atEnd ? this.map : this.stepsMap);
     this.words.textContent = extra || `${where}${left}: ${map}`;
-    this.canvas.setAttribute("aria-label", `image ${this.at.image + 1}, ${where}, ${map},
-      ${short(this.now.low)} to ${short(this.now.high)}`);
+    this.words.title = atEnd ? sentence(map) : say("atStepDetails", { sigma: short(sigma) });
+    this.canvas.setAttribute("aria-label", say("stage", { image: this.at.image + 1, where, map }));
   }
 
   point(event) {
@@ -158,7 +171,14 @@ class Viewer {
     const x = Math.floor((event.clientX - box.left - (box.width - width * scale) / 2) / scale);
     const y = Math.floor((event.clientY - box.top - (box.height - height * scale) / 2) / scale);
     const inside = x >= 0 && y >= 0 && x < width && y < height;
-    this.caption(inside ? `${short((codes[y * width + x] / 65535) * top)} at ${x}, ${y}` : "");
+    this.caption(inside ? this.told(x, y, codes[y * width + x]) : "");
+  }
+
+  told(x, y, code) {
+    const { codes, top } = this.now;
+    const below = codes.reduce((count, other) => count + (other < code), 0);
+    return say("value", { value: short((code / 65535) * top), x, y,
+      percent: Math.floor((100 * below) / codes.length) });
   }
 
   key(event) {
@@ -167,9 +187,10 @@ class Viewer {
       ArrowRight: () => this.go({ frame: this.at.frame + 1 }),
       ArrowUp: () => this.go({ image: this.at.image - 1 }),
       ArrowDown: () => this.go({ image: this.at.image + 1 }),
+      Enter: () => this.now && this.lightbox.open(),
       " ": () => this.play(),
     };
-    if (!moves[event.key]) return;
+    if (!moves[event.key] || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
     moves[event.key]();
   }
@@ -198,7 +219,7 @@ class Viewer {
     if (widget) widget.value = value;
     else this.node.properties.bayesdiff_opacity = value;
     this.opacitySlider.value = value;
-    if (this.images.length) this.draw();
+    this.paint();
   }
 
   followWidget() {
@@ -226,9 +247,7 @@ function codes(sheet, left, width, height) {
   const context = canvas.getContext("2d", { willReadFrequently: true });
   context.drawImage(sheet, left, height, width, height, 0, 0, width, height);
   const { data } = context.getImageData(0, 0, width, height);
-  return Array.from({ length: width * height }, (_, i) => 256 * data[4 * i] + data[4 * i + 1]);
+  return Uint16Array.from({ length: width * height }, (_, i) => 256 * data[4 * i] + data[4 * i + 1]);
 }
-
-const short = (number) => Number(number.toPrecision(3)).toString();
 
 export const addViewer = (node) => new Viewer(node);

@@ -101,6 +101,8 @@ def _expected(file, shape: tuple[int, ...], with_recipe: bool) -> dict[str, tupl
     if "checked" in file.keys():
         count = file.get_slice("checked").get_shape()[:1]
         expected["checked"] = F32, (min(count[0] if count else 0, len(CHECKS)), *latent)
+    if "denoised" in file.keys():  # files of before have none
+        expected["denoised"] = F32, (kept, *latent)
     if not with_recipe:
         return expected
     # What sampling began from may be a picture, where the result is a clip of one frame.

@@ -1,9 +1,27 @@
-"""What a latent looks like at a glance, by the factors that the host's own previews use."""
+"""What a latent looks like at a glance, as the host's own previews show it."""
 
+import comfy.model_management
+import latent_preview
+import numpy as np
 import torch
 import torch.nn.functional as F
 
 from ...bayesdiff_core.trajectory import parts_of
+
+MOST_BY_NETWORK = 160  # pictures of a run: a small network takes its time for each on a CPU
+
+
+def pictures(latent_format, latent: torch.Tensor) -> torch.Tensor:
+    """B x C x (T) x H x W in the sampler's space -> B x T x H x W x 3 in 0..1: by TAESD where the
+    user has chosen that for previews and its file is there, else by the format's colors."""
+    if latent_format is None or latent.ndim != 4 or len(latent) > MOST_BY_NETWORK:
+        return quick_rgb(latent_format, latent)
+    device = comfy.model_management.get_torch_device()
+    previewer = latent_preview.get_previewer(device, latent_format)
+    if not isinstance(previewer, latent_preview.TAESDPreviewerImpl):
+        return quick_rgb(latent_format, latent)
+    drawn = [np.array(previewer.decode_latent_to_preview(one[None].to(device))) for one in latent]
+    return torch.from_numpy(np.stack(drawn)).unsqueeze(1).float() / 255
 
 
 def quick_rgb(latent_format, latent: torch.Tensor) -> torch.Tensor:

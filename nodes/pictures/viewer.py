@@ -18,12 +18,12 @@ from ...bayesdiff_core import heatmap as maps
 from ...bayesdiff_core.doubt import NAME as DOUBT
 from ...bayesdiff_core.scores import doubt_of
 from ...bayesdiff_core.trajectory import Trajectory
-from ..host.preview import latent_format_of, quick_rgb
+from ..host.preview import latent_format_of, pictures
 
 FOLDER = "bayesdiff"  # in the temporary folder
 MOST_FILES = 2000  # there: the host clears it only when it starts
 MOST_IMAGES = 64  # of a run
-STEP_SIDE, RESULT_SIDE = 96, 384  # pixels of a frame, at most
+STEP_SIDE, RESULT_SIDE, THUMB_SIDE = 192, 512, 256  # pixels of a frame, at most
 CLIP_PERCENTILE = 99.0
 COLORS = 64
 
@@ -41,25 +41,33 @@ def shown(make, *args):
 
 
 def of_trajectory(trajectory: Trajectory) -> dict | None:
-    """E(x_t) and the root of Var(x_t) at the kept steps, of the result its doubt; None for latents
-    that are no pictures."""
+    """What the picture was going to be and the root of Var(x_t) at the kept steps, of the result
+    its doubt; None for latents that are no pictures."""
     if trajectory.mean.ndim - 1 not in (4, 5):
         return None
-    pictures, deviations = _step_frames(trajectory)
-    sheets = _sheets(pictures[:MOST_IMAGES], deviations[:MOST_IMAGES], trajectory.steps.tolist(),
+    frames, deviations = _step_frames(trajectory)
+    sheets = _sheets(frames[:MOST_IMAGES], deviations[:MOST_IMAGES], trajectory.steps.tolist(),
                      trajectory.sigmas[trajectory.steps].tolist())
-    return _viewer([{"steps": sheet} for sheet in sheets], len(pictures), "turbo", DOUBT)
+    return _viewer([{"steps": sheet} for sheet in sheets], len(frames), maps.GLOW, DOUBT,
+                   kind_of(trajectory))
+
+
+def kind_of(trajectory: Trajectory) -> str:
+    """What its variance tells, a word of web/words.js."""
+    free = torch.equal(trajectory.variance[-1], trajectory.tail[-1])
+    return "change" if free else "uncertainty"
 
 
 def of_heatmap(image: torch.Tensor | None, deviation: torch.Tensor, trajectory: Trajectory | None,
-               color_map: str, unit: str, clip_percentile: float, shared: bool) -> dict:
+               color_map: str, kind: str, clip_percentile: float, shared: bool) -> dict:
     """The result's map over its picture, which may be missing, at most RESULT_SIDE pixels wide and
-    high; and the steps that led there, where a trajectory is known."""
+    high; and the steps that led there, where a trajectory is known. kind: what the map tells, a
+    word of web/words.js."""
     clips, frames = deviation.shape[:2]
     ends = maps.color_range(deviation, clip_percentile, shared)
     deviation = _fitted(deviation.flatten(0, 1).unsqueeze(-1), RESULT_SIDE)[:MOST_IMAGES, ..., 0]
-    pictures = torch.zeros(*deviation.shape, 3) if image is None else _fitted(image, RESULT_SIDE)
-    results = _sheets(pictures[:MOST_IMAGES, None], deviation[:, None])
+    drawn = torch.zeros(*deviation.shape, 3) if image is None else _fitted(image, RESULT_SIDE)
+    results = _sheets(drawn[:MOST_IMAGES, None], deviation[:, None])
     for number, sheet in enumerate(results):
         clip = 0 if shared else number // frames
         sheet["frames"][0] |= {"low": float(ends.low[clip]), "high": float(ends.high[clip]),
@@ -72,38 +80,49 @@ def of_heatmap(image: torch.Tensor | None, deviation: torch.Tensor, trajectory: 
             clip, frame = divmod(number, frames)
             at = clip * each + round(frame * (each - 1) / max(frames - 1, 1))
             entry["steps"] = steps[min(at, len(steps) - 1)]["steps"]
-    return _viewer(entries, clips * frames, color_map, unit)
+    return _viewer(entries, clips * frames, color_map, kind,
+                   kind if trajectory is None else kind_of(trajectory))
 
 
-def thumbnails(images: list[torch.Tensor], side: int = 64) -> list[dict]:
+def thumbnails(images: list[torch.Tensor], side: int = THUMB_SIDE) -> list[dict]:
     """A file for each picture, H x W x 3 or more."""
     return [_saved(_fitted(image[None, ..., :3].float(), side))[0]
             for image in images[:MOST_IMAGES]]
 
 
-def _viewer(images: list[dict], count: int, color_map: str, unit: str) -> dict:
-    colors = (maps.colored(torch.linspace(0, 1, COLORS), color_map) * 255).round().int()
-    return {"images": images, "left_out": count - len(images), "unit": unit,
-            "colors": colors.tolist()}
+def of_latents(latents: list[torch.Tensor], like: Trajectory) -> list[dict | None]:
+    """A file for each latent of the trajectory's kind, 1 x C x ...; of a clip its first frame. None
+    for those that are no pictures, and beyond MOST_IMAGES."""
+    if latents[0].ndim not in (4, 5):
+        return [None] * len(latents)
+    drawn = pictures(latent_format_of(like), torch.cat(latents[:MOST_IMAGES]))[:, 0]
+    return thumbnails(list(drawn)) + [None] * (len(latents) - len(drawn))
+
+
+def _viewer(images: list[dict], count: int, color_map: str, kind: str, steps_kind: str) -> dict:
+    colors = (maps.layer(torch.linspace(0, 1, COLORS), color_map) * 255).round().int()
+    return {"images": images, "left_out": count - len(images), "map": kind,
+            "steps_map": steps_kind, "colors": colors.tolist()}
 
 
 def _step_frames(trajectory: Trajectory) -> tuple[torch.Tensor, torch.Tensor]:
     """Pictures, images x steps x H x W x 3, and deviations; the frames of a clip are images."""
-    kept = len(trajectory.steps)
-    levels = trajectory.sigmas[trajectory.steps].reshape(-1, *[1] * (trajectory.mean.ndim - 1))
-    # By the spread that noise gives it, or the first frames would be burnt out.
-    latent = (trajectory.mean / torch.hypot(levels, torch.ones_like(levels))).flatten(0, 1)
-    pictures = quick_rgb(latent_format_of(trajectory), latent)
+    kept, latent = len(trajectory.steps), trajectory.denoised
+    if latent is None:  # a file of before: x_t by the spread of its noise, or it would be burnt out
+        levels = trajectory.sigmas[trajectory.steps].reshape(-1, *[1] * (trajectory.mean.ndim - 1))
+        latent = trajectory.mean / torch.hypot(levels, torch.ones_like(levels))
+    drawn = pictures(latent_format_of(trajectory), latent.flatten(0, 1))
     variance = (trajectory.variance * trajectory.scale.square()).flatten(0, 1)
     deviations = maps.deviation_map(variance)
     deviations[-len(trajectory.seeds):] = maps.deviation_map(doubt_of(trajectory))
-    deviations = deviations.unsqueeze(-1)
+    if deviations.shape != drawn.shape[:-1]:  # a network draws more pixels than the latent has
+        deviations = F.interpolate(deviations, drawn.shape[2:4], mode="bilinear")
 
     def dealt(frames):
         small = _fitted(frames.flatten(0, 1), STEP_SIDE).unflatten(0, frames.shape[:2])
         return small.unflatten(0, (kept, -1)).flatten(1, 2).transpose(0, 1)
 
-    return dealt(pictures), dealt(deviations)[..., 0]
+    return dealt(drawn), dealt(deviations.unsqueeze(-1))[..., 0]
 
 
 def _sheets(pictures: torch.Tensor, deviations: torch.Tensor, steps: list[int] = (-1,),

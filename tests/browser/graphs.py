@@ -30,3 +30,10 @@ def node(kind):
 
 def widget(kind, name):
     return f"{node(kind)}.widgets.find((w) => w.name === '{name}')"
+
+
+def until(page, expression, **options):
+    """Waits until an expression is true. While the front end makes the graph anew (undo, loading)
+    a node or panel may not be there for a moment: that is not an error, only not yet true."""
+    page.wait_for_function(f"() => {{ try {{ return {expression}; }} catch {{ return false; }} }}",
+                           **options)

@@ -41,7 +41,7 @@ NODES = {
     "BayesDiff_UncertaintyScoreFilter": {"scores": ["BayesDiff_UncertaintyScore", 0],
                                          "images": ["VAEDecode", 0]},
     "BayesDiff_UncertaintySelfCheck": {"scores": ["BayesDiff_UncertaintyScore", 0],
-                                       "liked": "0,1", "disliked": "2,3"},
+                                       "liked": "1,2", "disliked": "3,4"},
     "EmptyLatentImage 2": {"width": 32, "height": 32},
     "BayesDiff_BestOfN": {
         "seed": 3, "steps": 10, "cfg": 2.5, "n": 4, "scheduler": "normal",

@@ -20,7 +20,7 @@ NODES = {
                                          "images": ["BayesDiff_UncertaintyScore", 2],
                                          "latents": ["BayesDiff_KSampler", 0]},
     "BayesDiff_UncertaintySelfCheck": {"scores": ["BayesDiff_UncertaintyScore", 0],
-                                       "liked": "0,1", "disliked": "2,3"},
+                                       "liked": "1,2", "disliked": "3,4"},
     "SaveImage": {"filename_prefix": "browser_kept",
                   "images": ["BayesDiff_UncertaintyScoreFilter", 0]},
 }
@@ -63,5 +63,5 @@ def test_widgets_keep_their_order(page):
     assert values == {
         "Score": ["trajectory variance"],
         "ScoreFilter": ["mean + z sigma", 1, 16, 1, 0, False, "", "", "only compare", "",
-                        "relative change"],
-        "SelfCheck": ["0,1", "2,3", "", "only check"]}
+                        "relative change", False, 600, "keep by criterion"],
+        "SelfCheck": ["1,2", "3,4", "", "only check"]}

@@ -8,13 +8,14 @@ import io
 import itertools
 import os
 import re
+import uuid
 
 import pytest
 from PIL import Image
 from playwright.sync_api import TimeoutError
 
 from tests.browser.conftest import SCREENSHOTS
-from tests.browser.graphs import add_nodes, node, widget
+from tests.browser.graphs import add_nodes, node, until, widget
 from tools.places import REPOSITORY
 
 SAMPLING = {"steps": 8, "cfg": 2.5, "mode": "accurate", "model": ["BayesDiff_DemoModel", 0],
@@ -37,6 +38,7 @@ PLACES = {
     "BayesDiff_DemoPrompt 2": [20, 300], "EmptyLatentImage": [20, 410], "VAEDecode": [20, 560],
     "BayesDiff_KSampler": [330, 60, 320, 860], "BayesDiff_UncertaintyHeatmap": [680, 60, 320, 800],
     "BayesDiff_UncertaintyScoreFilter": [1030, 60, 330, 880]}
+OPEN = "(saved) => window.app.loadGraphData(saved)"
 LOOK = "() => Object.assign(window.app.canvas.ds, { scale: 0.9, offset: [60, 80] })"
 KEEP_OUTPUTS = """async () => {
     const outputs = window.app.nodeOutputs;
@@ -71,8 +73,7 @@ class Panel:
                                    f" return {expression}; }}", *given)
 
     def wait(self, expression):
-        self._page.wait_for_function(
-            f"() => {{ const root = {self.element}, node = {self.node}; return {expression}; }}")
+        until(self._page, f"((root, node) => {expression})({self.element}, {self.node})")
 
     def find(self, selector):
         handle = self._page.evaluate_handle(f"() => {self.element}")
@@ -100,7 +101,7 @@ def panels(page, nodes_2):
     yield {kind: Panel(page, *of) for kind, of in {
         "schedule": ("KSampler", "schedule"), "steps": ("KSampler", "viewer"),
         "map": ("UncertaintyHeatmap", "viewer"),
-        "histogram": ("UncertaintyScoreFilter", "histogram")}.items()}
+        "gallery": ("UncertaintyScoreFilter", "gallery")}.items()}
     page.evaluate("() => window.app.extensionManager.setting.set('Comfy.VueNodes.Enabled', false)")
 
 
@@ -108,20 +109,21 @@ def run(page, panels):
     page.get_by_test_id("queue-button").click()
     for name in ("steps", "map"):
         panels[name].wait("root.querySelector('.bayesdiff-count').textContent === '1/4' &&"
-                          " /^result/.test(root.querySelector('.bayesdiff-caption').textContent)")
-    panels["histogram"].wait("root.querySelectorAll('img').length === 4")
+                          " /^Result/.test(root.querySelector('.bayesdiff-caption').textContent)")
+    panels["gallery"].wait("root.querySelectorAll('img').length === 4")
 
 
 @KINDS
 def test_panels_before_and_after_a_run(page, panels, nodes_2, screenshot):
     check_schedule(panels["schedule"])
     assert panels["map"].tell("root.querySelector('.bayesdiff-hint').checkVisibility()")
-    assert panels["map"].tell("[...root.querySelectorAll('button')].every((b) => b.disabled)")
+    assert panels["map"].tell("[...root.querySelectorAll('.bayesdiff-body button')]"
+                              ".every((b) => b.disabled)")
     run(page, panels)
     panels["schedule"].wait("/^it took 1.5 × KSampler: 4 extra calls at/.test(root.textContent)")
     check_viewer(page, panels["map"])
     check_keys(page, panels["steps"])
-    check_histogram(panels["histogram"])
+    check_gallery(panels["gallery"])
     page.mouse.move(5, 500)
     page.wait_for_timeout(500)
     screenshot()
@@ -150,39 +152,68 @@ def check_schedule(schedule):
     schedule.set("steps", 8)
 
 
+CAPTION = "root.querySelector('.bayesdiff-body .bayesdiff-caption').textContent"
+
+
 def check_viewer(page, viewer):
     """Overlay, scrubber, opacity, next image, value under the pointer."""
-    assert viewer.caption().startswith("result: standard deviation of a latent value")
+    viewer.wait(f"/^Result: how unsure .*: clear = sure, red = unsure/.test({CAPTION})")
     result = viewer.pixels()
     slide(viewer, "step", 0)
-    viewer.wait("/^on entering step 0, sigma 14.6/.test("
-                "root.querySelector('.bayesdiff-caption').textContent)")
+    viewer.wait(f"/^After 0 of 8 steps: /.test({CAPTION})")
     assert viewer.pixels() != result
     slide(viewer, "step", 3)
-    viewer.wait("/^on entering step 3/.test(root.querySelector('.bayesdiff-caption').textContent)")
+    viewer.wait(f"/^After 3 of 8 steps: /.test({CAPTION})")
     slide(viewer, "step", 99)
-    viewer.wait("/^result/.test(root.querySelector('.bayesdiff-caption').textContent)")
+    viewer.wait(f"/^Result/.test({CAPTION})")
     assert viewer.pixels() == result
 
     slide(viewer, "opacity of the colors", 0)
     viewer.wait("node.widgets.find((w) => w.name === 'opacity').value === 0")
-    page.wait_for_timeout(200)
     plain = viewer.pixels()
     assert plain != result
-    viewer.set("opacity", 0.6)
-    viewer.wait("root.querySelector('[aria-label^=opacity]').value === '0.6'")
-    page.wait_for_timeout(200)
+    viewer.set("opacity", 0.8)
+    viewer.wait("root.querySelector('[aria-label^=opacity]').value === '0.8'")
     assert viewer.pixels() == result
+    check_peek(page, viewer, plain, result)
 
     viewer.find("[aria-label='next image']").click()
-    viewer.wait("root.querySelector('.bayesdiff-count').textContent === '2/4'")
-    page.wait_for_timeout(200)
-    assert viewer.pixels() != result
+    viewer.wait(f"root.querySelector('.bayesdiff-count').textContent === '2/4'"
+                f" && root.querySelector('canvas').toDataURL() !== '{result}'")
     viewer.find("[aria-label='previous image']").click()
+    viewer.wait(f"root.querySelector('canvas').toDataURL() === '{result}'")
     viewer.find("canvas").hover()
-    viewer.wait("/ at 1[56], 1[56]$/.test(root.querySelector('.bayesdiff-caption').textContent)")
-    value = float(re.match(r"[\d.e-]+", viewer.caption())[0])
+    viewer.wait(f"/ at 1[56], 1[56]: more than \\d+ % of the picture$/.test({CAPTION})")
+    value = float(re.match(r"[\d.e-]+", viewer.tell(CAPTION))[0])
     assert 0 < value < 1
+
+
+def check_peek(page, viewer, plain, result):
+    """Where the model was sure nothing lies over the picture; while it is held down, nowhere."""
+    untouched = viewer.tell("""(async () => {
+        const pixels = async (url) => {
+            const image = new Image();
+            image.src = url;
+            await image.decode();
+            const canvas = document.createElement("canvas");
+            Object.assign(canvas, { width: image.width, height: image.height });
+            const context = canvas.getContext("2d");
+            context.drawImage(image, 0, 0);
+            return context.getImageData(0, 0, image.width, image.height).data;
+        };
+        const [one, two] = await Promise.all(given.map(pixels));
+        let same = 0;
+        for (let at = 0; at < one.length; at += 4) {
+            same += [0, 1, 2].every((channel) => one[at + channel] === two[at + channel]);
+        }
+        return (4 * same) / one.length;
+    })()""", [plain, result])
+    assert 0.1 < untouched < 0.95
+    viewer.find("canvas").hover()
+    page.mouse.down()
+    viewer.wait(f"root.querySelector('canvas').toDataURL() === '{plain}'")
+    page.mouse.up()
+    viewer.wait(f"root.querySelector('canvas').toDataURL() === '{result}'")
 
 
 def slide(panel, label, value):
@@ -192,50 +223,225 @@ def slide(panel, label, value):
 
 
 def check_keys(page, viewer):
-    nodes = page.evaluate("() => window.app.graph.nodes.length")
     viewer.find("canvas").focus()
     page.keyboard.press("ArrowLeft")
     viewer.wait("root.querySelector('[aria-label=step]').value === '7'")
     page.keyboard.press("ArrowDown")
     viewer.wait("root.querySelector('.bayesdiff-count').textContent === '2/4'")
-    page.keyboard.press("Delete")  # is for the panel, not for the node
-    assert page.evaluate("() => window.app.graph.nodes.length") == nodes
     page.keyboard.press("Space")
-    viewer.wait("/^result/.test(root.querySelector('.bayesdiff-caption').textContent)")
+    viewer.wait(f"/^Result/.test({CAPTION})")
 
 
-def check_histogram(histogram):
-    """The threshold line and the sides follow the widgets; a click fills the list."""
+@KINDS
+def test_double_click_enlarges_the_picture_with_keys_and_zoom(page, panels, nodes_2, screenshot):
+    run(page, panels)
+    viewer = panels["map"]
+    viewer.find("canvas").dblclick()
+    viewer.wait("root.querySelector('dialog').open")
+    width = viewer.tell("root.querySelector('canvas').getBoundingClientRect().width")
+    assert width > 900
+    viewer.wait("document.activeElement === root.querySelector('canvas')")
+    page.keyboard.press("ArrowDown")
+    viewer.wait("root.querySelector('.bayesdiff-count').textContent === '2/4'")
+    page.keyboard.press("ArrowLeft")
+    viewer.wait(f"/^After 7 of 8 steps/.test({CAPTION})")
+    viewer.find("canvas").hover()
+    page.mouse.wheel(0, -300)
+    viewer.wait(f"root.querySelector('canvas').getBoundingClientRect().width > {1.2 * width}")
+    screenshot()
+    with page.expect_download() as saved:
+        viewer.find("[aria-label=Save]").click()
+    assert saved.value.suggested_filename == "bayesdiff_2.png"
+    page.keyboard.press("Escape")
+    viewer.wait("!root.querySelector('dialog').open && root.querySelector('canvas')"
+                ".getBoundingClientRect().width < 400")
+
+
+def waiting_graph(page, batch=4):
+    """A small graph whose filter waits."""
+    nodes = {name: NODES[name] for name in ("BayesDiff_DemoModel", "BayesDiff_DemoPrompt",
+                                            "BayesDiff_DemoPrompt 2", "EmptyLatentImage")}
+    nodes["BayesDiff_KSampler"] = {**SAMPLING, "mode": "free", "seed": next(SEEDS), "steps": 3}
+    nodes["VAEDecode"] = NODES["VAEDecode"]
+    nodes["BayesDiff_UncertaintyScoreFilter"] = {
+        **NODES["BayesDiff_UncertaintyScoreFilter"], "criterion": "keep n", "keep": 1,
+        "wait_for_choice": True}
+    nodes["PreviewImage"] = {"images": ["BayesDiff_UncertaintyScoreFilter", 0]}
+    add_nodes(page, nodes, PLACES)
+    page.evaluate("() => Object.assign(window.app.canvas.ds, { scale: 0.8, offset: [-500, 80] })")
+    return Panel(page, "UncertaintyScoreFilter", "gallery")
+
+
+@KINDS
+def test_a_run_waits_for_the_choice_and_goes_on_with_it(page, nodes_2, screenshot):
+    page.evaluate("(on) => window.app.extensionManager.setting.set('Comfy.VueNodes.Enabled', on)",
+                  nodes_2)
+    gallery = waiting_graph(page)
+    page.get_by_test_id("queue-button").click()
+    gallery.wait("root.hasAttribute('data-waiting') && root.querySelectorAll('img').length === 4")
+    screenshot()
+    pressed = gallery.tell("[...root.querySelectorAll('.bayesdiff-card')].map((b) =>"
+                           " b.ariaPressed)")
+    assert pressed == ["true", "false", "false", "false"]  # what the criterion would keep
+    cards = gallery.tell("[...root.querySelectorAll('.bayesdiff-card')].map((b) => b.title)")
+    for title in cards[2:]:
+        gallery.find(f"[title^='{title[:8]}']").click()
+    gallery.find(f"[title^='{cards[0][:8]}']").click()
+    gallery.wait("/Keep these 2/.test(root.querySelector('.bayesdiff-waiting').textContent)")
+    assert gallery.tell("node.widgets.find((w) => w.name === 'criterion').value") == "keep n"
+    gallery.find(".bayesdiff-waiting button").click()
+    gallery.wait("!root.hasAttribute('data-waiting')")
+    wanted = sorted(int(title[6]) for title in cards[2:])
+    until(page, f"{widget('BayesDiff_UncertaintyScoreFilter', 'report')}.element.firstChild.value"
+                f".startsWith('kept 2 of 4: {wanted[0]}, {wanted[1]}\\n')")
+    page.evaluate("() => window.app.extensionManager.setting.set('Comfy.VueNodes.Enabled', false)")
+
+
+def test_another_tab_can_choose_and_both_are_told(page, server):
+    gallery = waiting_graph(page)
+    saved = {**page.evaluate("() => window.app.graph.serialize()"), "id": str(uuid.uuid4())}
+    page.evaluate(OPEN, saved)  # the same workflow in both
+    other = page.context.new_page()
+    other.set_default_timeout(120_000)
+    other.goto(server.address)
+    until(other, "window.LiteGraph.registered_node_types.BayesDiff_KSampler"
+                 " && window.app.extensionManager.workflow.activeWorkflow")
+    page.bring_to_front()
+    page.get_by_test_id("queue-button").click()
+    gallery.wait("root.hasAttribute('data-waiting')")
+    other.evaluate(OPEN, saved)
+    there = Panel(other, "UncertaintyScoreFilter", "gallery")
+    there.wait("root.hasAttribute('data-waiting')")  # it came later, and asked
+    there.tell("[...root.querySelectorAll('.bayesdiff-waiting button')][1].click()")
+    for each in (gallery, there):
+        each.wait("!root.hasAttribute('data-waiting')")
+    until(page, f"/left to the criterion/.test("
+                f"{widget('BayesDiff_UncertaintyScoreFilter', 'report')}.element.firstChild.value)")
+    other.close()
+
+
+SEED_GRAPH = {
+    **{name: NODES[name] for name in ("BayesDiff_DemoModel", "BayesDiff_DemoPrompt",
+                                      "BayesDiff_DemoPrompt 2")},
+    "EmptyLatentImage": {"width": 32, "height": 32, "batch_size": 1},
+    "BayesDiff_BestOfN": {
+        "steps": 8, "cfg": 2.5, "n": 5, "keep": 2, "scheduler": "normal",
+        "model": ["BayesDiff_DemoModel", 0], "positive": ["BayesDiff_DemoPrompt", 0],
+        "negative": ["BayesDiff_DemoPrompt 2", 0], "latent_image": ["EmptyLatentImage", 0]},
+    "PreviewAny": {"source": ["BayesDiff_BestOfN", 4]}}
+
+
+def test_best_of_n_shows_every_seed_and_grays_the_dropped_ones(page, screenshot):
+    add_nodes(page, SEED_GRAPH, {"BayesDiff_BestOfN": [500, 60, 330, 900]})
+    page.evaluate("() => Object.assign(window.app.canvas.ds, { scale: 0.8, offset: [60, 80] })")
+    page.evaluate(f"(seed) => {{ {widget('BayesDiff_BestOfN', 'seed')}.value = seed; }}",
+                  10_000 + next(SEEDS))
+    gallery = Panel(page, "BestOfN", "gallery")
+    page.get_by_test_id("queue-button").click()
+    gallery.wait("root.querySelectorAll('img').length === 5")
+    sides = gallery.tell("[...root.querySelectorAll('.bayesdiff-cards')].map((side) =>"
+                         " [...side.querySelectorAll('.bayesdiff-card')].map((b) => b.title))")
+    assert [len(side) for side in sides] == [2, 3]
+    assert all(title.endswith("finished") for title in sides[0])
+    assert all(re.search(r"dropped after \d steps$", title) for title in sides[1])
+    for side in sides:
+        scores = [float(re.search(r"score ([\d.e-]+)", title)[1]) for title in side]
+        assert scores == sorted(scores)
+    screenshot()
+
+
+SCALE = "window.app.canvas.ds.scale"
+OFFSET = "window.app.canvas.ds.offset[0]"
+
+
+@KINDS
+def test_wheel_middle_drag_shortcuts_and_menu_pass_through_a_panel(page, panels, nodes_2):
+    viewer = panels["map"]
+    viewer.find(".bayesdiff-hint").hover()
+    before = page.evaluate(f"() => {SCALE}")
+    page.mouse.wheel(0, -100)
+    until(page, f"{SCALE} > {before}")
+    page.evaluate(LOOK)
+    viewer.wait("root.querySelector('.bayesdiff-hint').getBoundingClientRect().width < 310")
+    box = viewer.find(".bayesdiff-hint").bounding_box()
+    middle = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    before = page.evaluate(f"() => {OFFSET}")
+    page.mouse.move(*middle)
+    page.mouse.down(button="middle")
+    page.mouse.move(middle[0] + 60, middle[1] + 10, steps=5)
+    page.mouse.up(button="middle")
+    until(page, f"{OFFSET} > {before} + 40")
+    page.evaluate(LOOK)
+    page.wait_for_timeout(300)  # the panel follows the canvas a frame later
+    page.mouse.click(*middle)
+    asked = []
+    page.on("request", lambda request: request.url.endswith("/prompt") and asked.append(request))
+    page.keyboard.press("Control+Enter")
+    panels["map"].wait("!root.hasAttribute('data-empty')")
+    assert asked
+    page.mouse.click(*middle, button="right")
+    page.get_by_text(re.compile("^(Clone|Duplicate)$")).first.wait_for()
+
+
+@KINDS
+def test_buttons_are_large_enough_to_hit(page, panels, nodes_2):
+    page.evaluate("() => Object.assign(window.app.canvas.ds, { scale: 1 })")
+    run(page, panels)
+    for panel in panels.values():
+        small = panel.tell("[...root.querySelectorAll('button')].filter((b) =>"
+                           " b.offsetParent && (b.offsetWidth < 24 || b.offsetHeight < 24))"
+                           ".map((b) => b.outerHTML)")
+        assert small == []
+
+
+def check_gallery(gallery):
+    """Sorted pictures with their scores; the threshold line and the sides follow the widgets; a
+    click picks and sets the criterion."""
     def line():
-        return float(histogram.tell("root.querySelector('.bayesdiff-threshold')"
-                                    ".getAttribute('x1')"))
+        return float(gallery.tell("root.querySelector('.bayesdiff-threshold').getAttribute('x1')"))
 
     def kept(count):
-        histogram.wait(f"root.querySelectorAll('.bayesdiff-thumbs.bayesdiff-kept button').length"
-                       f" === {count}")
+        gallery.wait(f"root.querySelector('.bayesdiff-cards').children.length === {count + 1}")
 
+    def values():
+        return gallery.tell("['criterion', 'picked'].map((name) =>"
+                            " node.widgets.find((w) => w.name === name).value)")
+
+    def click(place, **options):
+        gallery.find(f"[title^='Image {place},']").click(**options)
+
+    scores = gallery.tell("[...root.querySelectorAll('.bayesdiff-score')].map((s) =>"
+                          " +s.textContent)")
+    assert len(scores) == 4 and scores == sorted(scores)
     before = line()
-    histogram.set("z", -5.0)
+    gallery.set("z", -5.0)
     kept(1)
     assert line() < before
-    histogram.set("criterion", "drop top percent")
-    histogram.set("percent", 50.0)
+    gallery.set("criterion", "drop top percent")
+    gallery.set("percent", 50.0)
     kept(2)
-    histogram.set("criterion", "picked")
-    thumbs = histogram.tell("[...root.querySelectorAll('button')].map((b) => b.title)")
-    places = [int(re.search(r"image (\d)", title)[1]) for title in thumbs]
-    for place in (places[3], places[1]):
-        histogram.find(f"[title^='image {place},']").click()
-    wanted = ",".join(map(str, sorted((places[3], places[1]))))
-    assert histogram.tell("node.widgets.find((w) => w.name === 'picked').value") == wanted
-    kept(2)
-    histogram.find(f"[title^='image {places[3]},']").click()
+    titles = gallery.tell("[...root.querySelectorAll('.bayesdiff-card')].map((b) => b.title)")
+    places = [int(re.search(r"Image (\d)", title)[1]) for title in titles]
+    assert sorted(places) == [1, 2, 3, 4]
+    click(places[0], click_count=2)  # enlarges, and leaves no trace
+    gallery.wait("root.querySelector('dialog').open")
+    gallery.find("[aria-label=close]").click()
+    gallery.wait("!root.querySelector('dialog').open")
+    assert values() == ["drop top percent", ""]
+    click(places[3])
+    assert values() == ["picked", str(places[3])]
     kept(1)
-    histogram.set("groups", "a,b,c")
-    histogram.wait("root.querySelector('[data-error]')?.textContent"
-                   ".startsWith('groups holds 3 labels for 4 images')")
-    histogram.set("groups", "a,b")
-    histogram.wait("/2 groups, each with its threshold/.test(root.textContent)")
+    gallery.wait(f"root.querySelector('[title^=\"Image {places[3]},\"]').ariaPressed === 'true'")
+    click(places[1])
+    assert values()[1] == ",".join(map(str, sorted((places[3], places[1]))))
+    kept(2)
+    click(places[3])
+    kept(1)
+    gallery.set("groups", "a,b,c")
+    gallery.wait("root.querySelector('[data-error]')?.textContent"
+                 ".startsWith('groups holds 3 labels for 4 images')")
+    gallery.set("groups", "a,b")
+    gallery.wait("/2 groups, each with its threshold/.test(root.textContent)")
     kept(2)  # the lowest of the group where none is picked
 
 
@@ -243,12 +449,12 @@ def check_histogram(histogram):
 def test_panels_survive_loading_copies_zoom_and_themes(page, panels):
     run(page, panels)
     picture(page)
-    viewer, histogram = panels["map"], panels["histogram"]
+    viewer, gallery = panels["map"], panels["gallery"]
     saved = page.evaluate(SAVED_VALUES)
     assert not any("bayesdiff" in str(values) or "data:" in str(values) for values in saved)
     page.evaluate(KEEP_OUTPUTS)
     viewer.wait("!root.hasAttribute('data-empty')")
-    histogram.wait("root.querySelectorAll('img').length === 4")
+    gallery.wait("root.querySelectorAll('img').length === 4")
     assert page.evaluate(SAVED_VALUES) == saved
 
     page.evaluate(f"""() => {{
@@ -407,7 +613,7 @@ def test_our_files_are_small_and_none_is_asked_from_elsewhere(page, server):
                            " [entry.name, entry.decodedBodySize])")
     ours = {name: size for name, size in loaded if "/extensions/ComfyUI-BayesDiff/" in name}
     assert {name.rsplit("/", 1)[-1] for name in ours} == {
-        "bayesdiff.js", "histogram.js", "panel.css", "panel.js", "report.js", "schedule.js",
-        "viewer.js"}
-    assert 0 < sum(ours.values()) < 60_000
+        "bayesdiff.js", "gallery.js", "lightbox.js", "panel.css", "panel.js", "report.js",
+        "schedule.js", "viewer.js", "words.js"}
+    assert 0 < sum(ours.values()) < 90_000
     assert all(name.startswith((server.address, "data:", "blob:")) for name, _ in loaded)

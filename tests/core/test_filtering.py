@@ -109,8 +109,8 @@ def test_labels_that_do_not_fit_are_refused(text, words):
 
 @pytest.mark.parametrize("scores, rule, words", [
     ([], Rule("keep n"), "no scores"),
-    ([1.0, float("nan")], Rule("keep n"), "score 1 is nan .1 of 2"),
-    ([float("inf")], Rule("keep n"), "score 0 is inf"),
+    ([1.0, float("nan")], Rule("keep n"), "score 2 is nan .1 of 2"),
+    ([float("inf")], Rule("keep n"), "score 1 is inf"),
     ([1.0], Rule("drop top percent", percent=101), "percent is 101"),
     ([1.0], Rule("keep n", keep=-1), "keep is -1"),
     ([1.0], Rule("threshold", threshold=float("nan")), "threshold is nan"),

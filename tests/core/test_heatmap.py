@@ -14,7 +14,7 @@ def random(*shape, seed=0):
     return torch.rand(shape, generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.mark.parametrize("name", heatmap.COLOR_MAPS)
+@pytest.mark.parametrize("name", heatmap.PUBLISHED)
 def test_colors_are_those_of_the_published_map(name):
     matplotlib = pytest.importorskip("matplotlib")
     published = matplotlib.colormaps[{"gray": "gray"}.get(name, name)](np.arange(256))[:, :3]
@@ -26,6 +26,24 @@ def test_colors_are_those_of_the_published_map(name):
 def test_colors_of_values_outside_are_those_of_the_ends():
     ends = heatmap.colored(torch.tensor([-1.0, 0.0, 1.0, 2.0]), "turbo")
     assert torch.equal(ends[0], ends[1]) and torch.equal(ends[2], ends[3])
+
+
+def test_glow_leaves_the_picture_alone_where_sure_and_is_one_warm_color_where_not():
+    picture, values = random(5, 3), torch.tensor([0.0, 0.2, 0.6, 0.95, 1.0])
+    glowing = heatmap.overlaid(picture, heatmap.layer(values, "glow"))
+    assert torch.equal(glowing[:2], picture[:2]) and torch.equal(glowing[3], glowing[4])
+    red, green, blue = glowing[4].tolist()
+    assert red > 0.9 > 0.3 > green > blue
+    between = (glowing[2] - picture[2]) / (glowing[4] - picture[2])
+    assert between.max() - between.min() < 1e-5 and 0.2 < between.mean() < 0.6
+    assert heatmap.layer(torch.linspace(0, 1, 50), "glow")[..., 3].diff().min() >= 0
+
+
+@pytest.mark.parametrize("name", heatmap.PUBLISHED)
+def test_other_maps_cover_every_pixel(name):
+    layer = heatmap.layer(torch.linspace(0, 1, 9), name)
+    assert torch.equal(heatmap.overlaid(random(9, 3), layer), layer[..., :3])
+    assert torch.equal(heatmap.by_itself(layer), heatmap.colored(torch.linspace(0, 1, 9), name))
 
 
 @pytest.mark.parametrize("shape", [(2, 4, 5, 6), (2, 4, 3, 5, 6)])
@@ -154,7 +172,7 @@ def test_nothing_given_is_written_to():
     deviation = heatmap.deviation_map(variance)
     heatmap.color_range(deviation, 90, True).normalized(deviation)
     heatmap.blurred(heatmap.grown(mask, 0), 0).add_(0)
-    heatmap.overlaid(heatmap.colored(deviation, "gray"), heatmap.colored(deviation, "turbo"), 0.5)
+    heatmap.overlaid(heatmap.colored(deviation, "gray"), heatmap.layer(deviation, "turbo"), 0.5)
     assert torch.equal(variance, before[0]) and torch.equal(mask, before[1])
 
 

@@ -19,12 +19,14 @@ from bayesdiff_core.trajectory import (
 ONE, ZERO = torch.ones(1, 2, 1, 1), torch.zeros(1, 2, 1, 1)
 
 
-def recorded(steps=10, limit=2**30, deviations=2, keep=None, skipped=()):
+def recorded(steps=10, limit=2**30, deviations=2, keep=None, skipped=(), unseen=()):
     shape = torch.Size((3, 2, 4, 4))
     recorder = TrajectoryRecorder(torch.linspace(1, 0, steps + 1), shape, deviations, [7, 8, 9],
                                   early=1, limit=limit, keep=keep)
     for step in range(steps + 1):
         state = torch.full(shape, float(step))
+        if step not in unseen:
+            recorder.add_denoised(step, state + 0.75)
         if step not in skipped:
             recorder.add(step, state, state + 0.5, state + 0.25, state.expand(deviations, *shape))
     return recorder.trajectory(2 * ONE, 3 * ONE)
@@ -39,7 +41,7 @@ def test_all_steps_are_kept_where_they_fit():
 
 
 def test_size_stays_under_the_limit_and_is_stated():
-    one_step = 5 * 96 * 4  # mean, variance, tail and two deviations of 96 floats
+    one_step = 6 * 96 * 4  # mean, variance, tail, denoised and two deviations of 96 floats
     trajectory = recorded(limit=5 * one_step)
     assert trajectory.steps.tolist() == [0, 2, 5, 8, 10]
     assert 5 * one_step < trajectory.nbytes < 5 * one_step + 500
@@ -50,6 +52,16 @@ def test_as_many_steps_as_wanted_are_kept_and_one_never_visited_is_left_out():
     assert recorded(keep=3).steps.tolist() == [0, 5, 10]
     assert recorded(keep=3, skipped=[5]).steps.tolist() == [0, 10]
     assert recorded(keep=1).steps.tolist() == [0, 10]
+
+
+def test_what_the_picture_was_going_to_be_is_kept_or_what_it_became():
+    """A sampler may not tell it for each step, and files of before hold none."""
+    assert recorded(keep=3).denoised[:, 0, 0, 0, 0].tolist() == [0.75, 5.75, 10.75]
+    assert recorded(keep=3, unseen=[0]).denoised[:, 0, 0, 0, 0].tolist() == [5.75, 5.75, 10.75]
+    without = recorded(unseen=range(11))
+    assert without.denoised is None and joined([recorded(), without]).denoised is None
+    both = joined([recorded(), recorded()])
+    assert both.denoised.shape == both.mean.shape
 
 
 def test_latent_values_are_scaled_and_shifted():

@@ -12,7 +12,7 @@ from PIL import Image
 
 SETTINGS = {"criterion": "mean + z sigma", "z": 1.0, "percent": 16.0, "keep": 2, "threshold": 3.5,
             "allow_empty": False, "groups": "", "reference": "", "reference_mode": "only compare",
-            "picked": "1,2"}
+            "picked": "2,3"}
 SCORES = [3.0, 1.0, 9.0, 2.0, 4.0]
 KEPT = {"mean + z sigma": [0, 1, 3, 4], "drop top percent": [0, 1, 3, 4], "keep n": [1, 3],
         "threshold": [0, 1, 3], "reference": [0, 1, 3], "picked": [1, 2]}
@@ -266,7 +266,7 @@ def test_a_broken_reference_is_told_and_left_alone(parted, pack, reference, text
 @pytest.mark.parametrize("inputs, words", [
     ({}, "neither scores nor a trajectory"),
     ({"scores": []}, "no scores"),
-    ({"scores": [1.0, float("nan")]}, "score 1 is nan"),
+    ({"scores": [1.0, float("nan")]}, "score 2 is nan"),
     ({"scores": [1.0, 2.0], "images": torch.zeros(3, 4, 4, 3)}, "holds 3 .* are 2 scores"),
     ({"scores": [1.0, 2.0], "images": torch.zeros(4, 4, 4, 3)}, "holds 4 .* link the latents too"),
     ({"scores": [1.0, 2.0], "images": torch.zeros(0, 4, 4, 3)}, "holds 0 "),
@@ -292,20 +292,20 @@ def test_histogram_of_any_scores_is_a_picture(parted, scores, groups):
 
 
 def test_picked_images_are_kept_whatever_their_scores(parted):
-    out = parted([3.0, 1.0, 2.0, 4.0], criterion="picked", picked="3,0")
+    out = parted([3.0, 1.0, 2.0, 4.0], criterion="picked", picked="4,1")
     assert out.kept_indices == "0,3" and out.rejected_indices == "1,2"
     assert parted([3.0, 1.0], criterion="picked", picked="").kept_indices == "1"  # never empty
-    assert parted([3.0, 1.0], criterion="keep n", keep=1, picked="0").kept_indices == "1"
+    assert parted([3.0, 1.0], criterion="keep n", keep=1, picked="1").kept_indices == "1"
 
 
 def test_browser_gets_a_small_picture_of_each_image(parted, tmp_path):
-    pictures = random(3, 200, 100, 3)
+    pictures = random(3, 512, 256, 3)
     out = parted([1.0, 2.0, 3.0], images=[pictures[:1], pictures[1:]])
     shown = out.ui["bayesdiff"][0]["thumbnails"]
     small = [Image.open(tmp_path / "temp" / file["subfolder"] / file["filename"]) for file in shown]
-    assert [picture.size for picture in small] == [(32, 64)] * 3
+    assert [picture.size for picture in small] == [(128, 256)] * 3
     for picture, whole in zip(small, pictures):
-        wanted = F.interpolate(whole.movedim(-1, 0)[None], (64, 32), mode="area")[0]
+        wanted = F.interpolate(whole.movedim(-1, 0)[None], (256, 128), mode="area")[0]
         got = torch.from_numpy(np.array(picture)).movedim(-1, 0) / 255
         assert (got - wanted).abs().max() < 0.51 / 255
 
@@ -365,13 +365,13 @@ def test_score_node_refuses_in_words(scored, pack, inputs, words):
 
 def test_self_check_tells_in_words(pack):
     node, scores = pack.selfcheck.BayesDiffSelfCheck, [float(i) for i in range(12)]
-    output = node.execute(["0,1, 2,3"], ["8,9,10,11"], scores)
+    output = node.execute(["1,2, 3,4"], ["9,10,11,12"], scores)
     report, auroc = output.args
     assert auroc == 1.0 and json.loads(report)["auroc"] == 1.0
     text, = output.ui.as_dict()["text"]
     assert text.startswith("The score beats chance with 4 liked and 4 disliked images")
     assert "interval 0.5" in text and "p = 0.029" in text
-    for wrong, words in [((["0"], ["1"], []), "no scores"), ((["12"], ["1"], scores), "image '12'"),
+    for wrong, words in [((["2"], ["1"], []), "no scores"), ((["13"], ["1"], scores), "image '13'"),
                          ((["1"], ["1,2"], scores), "both liked and disliked")]:
         with pytest.raises(pack.BayesDiffError, match=words):
             node.execute(*wrong)
@@ -385,7 +385,7 @@ def taught(pack, trajectory):
     def teach(seed=0, each=4, teach="add", name="mine", **inputs):
         run = trajectory((12, 4, 6, 5), seed)
         order = pack.core.scores.of_trajectory(run)["worst patch"].argsort().tolist()
-        sides = [",".join(map(str, side)) for side in (order[:each], order[-each:])]
+        sides = [pack.core.filtering.numbers_of(side) for side in (order[:each], order[-each:])]
         inputs = {"liked": [sides[0]], "disliked": [sides[1]], "trajectory": [run], "name": [name],
                   "teach": [teach], **inputs}
         output = pack.selfcheck.BayesDiffSelfCheck.execute(**inputs)
@@ -485,13 +485,13 @@ def test_more_teaching_is_noticed(taught, pack):
     ({"name": ["../mine"]}, "a name of 1 to 100 characters"),
     ({"name": ["a/b"]}, "a name of 1 to 100 characters"),
     ({"liked": [""], "disliked": [""]}, "neither liked nor disliked"),
-    ({"liked": ["0"], "disliked": ["0"]}, "both liked and disliked"),
-    ({"liked": ["12"]}, "image '12', and there are 12"),
+    ({"liked": ["1"], "disliked": ["1"]}, "both liked and disliked"),
+    ({"liked": ["13"]}, "image '13', and there are 12"),
     ({"scores": [1.0, 2.0]}, "2 scores, and the trajectory holds 12"),
-    ({"scores": [float("nan")] * 12}, "score 0 is nan"),
+    ({"scores": [float("nan")] * 12}, "score 1 is nan"),
 ])
 def test_what_cannot_be_taught_is_refused_in_words(pack, trajectory, tmp_path, inputs, words):
-    given = {"liked": ["0"], "disliked": ["1"], "trajectory": [trajectory((12, 4, 6, 5))],
+    given = {"liked": ["2"], "disliked": ["1"], "trajectory": [trajectory((12, 4, 6, 5))],
              "name": ["mine"], "teach": ["add"], **inputs}
     with pytest.raises(pack.BayesDiffError, match=words):
         pack.selfcheck.BayesDiffSelfCheck.execute(**given)
@@ -500,7 +500,7 @@ def test_what_cannot_be_taught_is_refused_in_words(pack, trajectory, tmp_path, i
 
 def test_few_images_are_not_taught(taught, trajectory, pack):
     with pytest.raises(pack.BayesDiffError, match="3 images .* at least 4"):
-        taught(trajectory=[trajectory((3, 4, 6, 5))], liked=["0"], disliked=["1"])
+        taught(trajectory=[trajectory((3, 4, 6, 5))], liked=["2"], disliked=["1"])
 
 
 @pytest.mark.parametrize("name, words", [

@@ -100,6 +100,16 @@ def test_overlay_mixes_the_colors_into_the_picture_at_its_own_size(run):
     assert torch.equal(run(variance, image=image, opacity=0.0).args[0], image)
 
 
+def test_glow_changes_the_picture_only_where_the_model_was_unsure(run):
+    image, variance = torch.zeros(1, 48, 40, 3), torch.full((1, 4, 6, 5), 1e-4)
+    variance[..., 4:, 3:] = 1
+    overlay, heatmap, _ = run(variance, image=image, color_map="glow", opacity=0.5).args
+    assert torch.equal(overlay[:, :24], image[:, :24])
+    red, green, blue = overlay[0, -1, -1].tolist()
+    assert red == pytest.approx(0.5) and red > 4 * green > 4 * blue
+    assert torch.allclose(heatmap, 2 * overlay, atol=1e-6)  # on black, which the picture is
+
+
 def test_picture_is_decoded_as_the_stock_node_does(run, vae, trajectory):
     samples, traced = random(2, 4, 6, 5, seed=1), trajectory()
     stock, = host_nodes.VAEDecode().decode(vae, {"samples": samples})
@@ -125,7 +135,7 @@ def test_the_map_of_a_trajectory_is_its_doubt_and_agrees_with_the_score(run, our
     found = run(trajectory=traced)
     expected = ours.doubt.doubt_map({"late 20": traced.late}, values)
     assert torch.equal(found.args[1], run(expected).args[1])
-    assert found.ui["bayesdiff"][0]["unit"] == "doubt"
+    assert found.ui["bayesdiff"][0]["map"] == "doubt"
     # one with twice the doubt glows twice as much where the batch shares its range
     torch.testing.assert_close(expected.mean((1, 2, 3)), values.square().float())
 
@@ -289,7 +299,7 @@ def test_viewer_gets_the_picture_and_the_map_without_loss(run, tmp_path):
                                         mode="bilinear")[number, 0]
         torch.testing.assert_close(deviation, wanted, rtol=0, atol=frame["top"] / 65535)
         ends.append((frame["low"], frame["high"]))
-    assert ends[0] == ends[1] and viewer["unit"] == "latent" and not viewer["left_out"]
+    assert ends[0] == ends[1] and viewer["map"] == "uncertainty" and not viewer["left_out"]
     assert len(viewer["images"]) == 2 and "steps" not in viewer["images"][0]
 
 

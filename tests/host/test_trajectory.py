@@ -37,6 +37,41 @@ def stock(guider, sampler, sigmas, mean, noise=None):
         comfy.samplers.sampler_object(sampler), sigmas, mean)[0]["samples"]
 
 
+@pytest.mark.parametrize("name, mode", [("sd15", "free"), ("sd3", "accurate"), ("wan", "free")])
+def test_trajectory_keeps_what_the_picture_was_going_to_be(case, ksampler, name, mode):
+    case = six_steps(case(name), images=2)
+    latent, trajectory = ksampler(case, mode=mode)
+    _, calls = case.observed()
+    assert trajectory.steps.tolist() == list(range(7)) and len(calls) == 6
+    for step, call in enumerate(calls):
+        assert torch.equal(trajectory.denoised[step], call.denoised)
+    torch.testing.assert_close(trajectory.denoised[-1] * trajectory.scale + trajectory.shift,
+                               latent["samples"], rtol=1e-5, atol=1e-5)
+
+
+def test_steps_are_drawn_by_the_previewer_that_the_user_has_chosen(pack, monkeypatch, tmp_path):
+    import comfy.latent_formats
+    import comfy.taesd.taesd
+    import folder_paths
+    import latent_preview
+    torch.manual_seed(0)
+    decoder = comfy.taesd.taesd.TAESD(latent_channels=4).taesd_decoder
+    weights = {name: 0.05 * torch.randn(part.shape) for name, part in decoder.state_dict().items()}
+    (tmp_path / "taesd_decoder.safetensors").write_bytes(save(weights))
+    monkeypatch.setitem(folder_paths.folder_names_and_paths, "vae_approx",
+                        ([str(tmp_path)], {".safetensors"}))
+    latent, form = torch.randn(2, 4, 8, 6), comfy.latent_formats.SD15()
+    rough = pack.preview.pictures(form, latent)
+    assert torch.equal(rough, pack.preview.quick_rgb(form, latent))
+    monkeypatch.setattr(latent_preview.args, "preview_method",
+                        latent_preview.LatentPreviewMethod.TAESD)
+    drawn = pack.preview.pictures(form, latent)
+    assert rough.shape == (2, 1, 8, 6, 3) and drawn.shape == (2, 1, 64, 48, 3)
+    known = comfy.taesd.taesd.TAESD(None, str(tmp_path / "taesd_decoder.safetensors"), 4)
+    wanted = ((known.decode(latent).detach() + 1) / 2).clamp(0, 1).movedim(1, -1)
+    assert wanted.std() > 0.01 and (drawn[:, 0] - wanted).abs().max() < 1 / 254
+
+
 # ---- At Step
 
 

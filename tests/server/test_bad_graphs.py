@@ -213,9 +213,9 @@ ASKED = {"scores": [1.0, 2.0, 3.0], "criterion": "keep n", "z": 1.0, "percent": 
 @pytest.mark.parametrize("change, words", [
     ({"scores": []}, "there are no scores"),
     ({"scores": "many"}, "scores is 'many', a list was expected"),
-    ({"scores": [1.0, None]}, "score 1 is None, a number"),
-    ({"scores": [float("nan")]}, "score 0 is nan, a number"),
-    ({"scores": [1e300, 2.0]}, "score 0 is 1e.300, a number"),
+    ({"scores": [1.0, None]}, "score 2 is None, a number"),
+    ({"scores": [float("nan")]}, "score 1 is nan, a number"),
+    ({"scores": [1e300, 2.0]}, "score 1 is 1e.300, a number"),
     ({"scores": [0.0] * 5000}, "there are 5000 scores, at most 4096"),
     ({"criterion": "best"}, "criterion is 'best', one of"),
     ({"criterion": 3}, "criterion is 3, a str was expected"),

@@ -6,6 +6,7 @@ import pytest
 import torch
 from PIL import Image
 
+from bayesdiff_core.filtering import numbers_of
 from tools.server import ServerFailed, ask, run_prompt
 
 COLORS = [0xFF0000, 0x00FF00, 0x0000FF, 0xFFFFFF]
@@ -179,8 +180,8 @@ def test_the_panel_is_told_what_the_next_run_keeps(server, prompts, widgets):
 
 def test_self_check_reports_in_words(server, prompts):
     prompt = {key: graph()[key] for key in ("model", "data", "empty", "sample")}
-    prompt["check"] = node("BayesDiff_UncertaintySelfCheck", scores=["sample", 3], liked="0,1",
-                           disliked="2,3")
+    prompt["check"] = node("BayesDiff_UncertaintySelfCheck", scores=["sample", 3], liked="1,2",
+                           disliked="3,4")
     text, = run_prompt(server.address, prompt)["check"]["text"]
     assert "cannot be told from chance with 2 liked and 2 disliked" in text and "AUROC" in text
 
@@ -197,8 +198,8 @@ def test_what_was_taught_is_offered_and_used_without_a_restart(server, prompts):
         values = [float(word) for word in line.split(":")[1].split(",")]
         order = sorted(range(16), key=lambda image: values[image])
         prompt["check"] = node("BayesDiff_UncertaintySelfCheck", trajectory=["sample", 2],
-                               liked=",".join(map(str, order[:6])),
-                               disliked=",".join(map(str, order[-6:])), name="here", teach="add")
+                               liked=numbers_of(order[:6]), disliked=numbers_of(order[-6:]),
+                               name="here", teach="add")
         return run_prompt(server.address, prompt)["check"]["text"][0]
 
     use = graph(prefix="taught", score="taught: here")

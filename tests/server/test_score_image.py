@@ -18,8 +18,8 @@ def graph():
                     clip_percentile=99.0, color_bar=True),
         "masks": node("MaskToImage", mask=["map", 2]),
         "seen": node("PreviewImage", images=["masks", 0]),
-        "check": node("BayesDiff_UncertaintySelfCheck", scores=["score", 0], liked="0,1",
-                      disliked="2"),
+        "check": node("BayesDiff_UncertaintySelfCheck", scores=["score", 0], liked="1,2",
+                      disliked="3"),
     }
     for name, count in (("a", 2), ("b", 1)):
         prompt[f"empty {name}"] = node("EmptyLatentImage", width=32, height=32, batch_size=count)

@@ -45,12 +45,14 @@ class Recording:
         levels of its own, uni_pc tells the state that leaves. state() gives x, variance and
         deviations, if there are any."""
         step, sigma = info["i"], info.get("sigma")
-        if sigma is None or not self._recorder.wants(step):
+        if sigma is None or step not in self._recorder.kept:
             return
         level = self._run.sigmas[step]
         if torch.isclose(level, torch.as_tensor(sigma).to(level), rtol=1e-4):
-            x, variance, *deviations = state()
-            self._recorder.add(step, x, variance, self.tail(), *(deviations or [self._none]))
+            self._recorder.add_denoised(step, info["denoised"][:len(self._run.x)])
+            if self._recorder.wants(step):
+                x, variance, *deviations = state()
+                self._recorder.add(step, x, variance, self.tail(), *(deviations or [self._none]))
 
     def finish(self, x: torch.Tensor, variance: torch.Tensor | None = None,
                deviations: torch.Tensor | None = None,
@@ -61,6 +63,7 @@ class Recording:
         factor = sampling.inverse_noise_scaling(last, torch.ones_like(x[:1, :1]))
         tail, result = self.tail(), sampling.inverse_noise_scaling(last, x)
         center = result if mean is None else sampling.inverse_noise_scaling(last, mean)
+        self._recorder.add_denoised(len(self._run.sigmas) - 1, result)
         self._recorder.add(len(self._run.sigmas) - 1, center,
                            tail if variance is None else variance * factor**2, tail,
                            self._none if deviations is None else deviations * factor)

@@ -71,6 +71,7 @@ class Resumable:
         self.observation: Observation | None = None  # ... and what there is to tell of it
         self.scores: list[float] = []  # at each stop, and at the end
         self.dropped_at: int | None = None
+        self.looks: torch.Tensor | None = None  # what it was going to be, in the sampler's space
 
     def go(self, until: int | None, before: int, steps: int) -> None:
         """On to step `until`, or to the end. before, steps: this run's first step and the last one
@@ -85,6 +86,7 @@ class Resumable:
         except _Left:
             return
         self._forget()
+        self.looks = self.observation.trajectory.denoised[-1]
         self.scores.append(float(self._score.final(self.observation.trajectory)))
 
     def drop(self, step: int) -> None:
@@ -129,6 +131,7 @@ class Resumable:
                 return
             run.callback(info)
             if self._until and _reached(self._until, info, run.sigmas):
+                self.looks = info["denoised"].detach().to("cpu", torch.float32, copy=True)
                 at = At(run, *last, info["denoised"], info["variance"], ask_more)
                 self.scores.append(float(self._score.part_way(at)))
                 raise _Left

@@ -1,0 +1,61 @@
+// All words that our panels say, in one place, so that they can be said in another language. {name}
+// stands for a value.
+const WORDS = {
+  noReport: "The report appears here when the node runs.",
+  noMap: "The picture and its map appear here when the node runs.",
+  noScores: "The pictures and their scores appear here when the node runs.",
+  noServer: "the server did not answer",
+  gone: "The pictures of this run are gone: run the graph again.",
+
+  // What a map tells, by what it was made of (nodes/pictures/viewer.py).
+  change: "how much each spot still changed late: clear = settled, red = undecided",
+  uncertainty: "how unsure the model was of each spot: clear = sure, red = unsure",
+  pixel: "how far a pixel would differ if drawn again: clear = sure, red = unsure",
+  doubt: "how much the model doubts each spot: clear = sure, red = unsure",
+  result: "Result",
+  atStep: "After {step} of {steps} steps",
+  atStepDetails: "What the picture was going to be at noise level {sigma}.",
+  moreImages: " ({count} more not shown)",
+  value: "{value} at {x}, {y}: more than {percent} % of the picture",
+  sure: "sure",
+  unsure: "unsure",
+  range: "From {low} to {high}.",
+  steps: "step",
+  opacity: "opacity of the colors",
+  play: "play the steps",
+  previous: "previous image",
+  next: "next image",
+  stage: "image {image}, {where}: {map}. Hold to see the bare picture, double-click to enlarge.",
+  stageTitle: "Hold to see the bare picture. Double-click to enlarge.",
+
+  card: "Image {image}, score {score}: click to pick, double-click to enlarge",
+  kept: "kept",
+  rejected: "rejected",
+  keptCount: "kept {count}, the surest first",
+  rejectedCount: "rejected {count}",
+  scoreRange: "Scores {low} (sure) to {high} (unsure), {threshold}",
+  threshold: "threshold {value}",
+  groupThresholds: "{count} groups, each with its threshold",
+  waiting: "The run waits for your choice: {seconds} s",
+  waitingToast: "The run waits: click the pictures to keep, then go on.",
+  choose: "click what to keep; the surest come first",
+  goOn: "Keep these {count}",
+  byCriterion: "Keep by criterion",
+  stopRun: "Stop the run",
+  noSeeds: "Every seed appears here when the node runs.",
+  seed: "Seed {seed}, score {score}: finished",
+  droppedSeed: "Seed {seed}, score {score}: dropped after {step} steps",
+  finishedCount: "finished {count}, the surest first",
+  droppedCount: "dropped {count}, as they were then",
+  seedCount: "{count} seeds, sorted by score (lower: surer)",
+
+  enlarge: "enlarge",
+  close: "close",
+  save: "Save",
+  copy: "Copy",
+  copied: "Copied.",
+  notCopied: "This browser does not copy pictures.",
+};
+
+export const say = (key, values = {}) =>
+  WORDS[key].replace(/\{(\w+)\}/g, (_, name) => values[name]);
