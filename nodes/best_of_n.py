@@ -14,6 +14,7 @@ from ..bayesdiff_core.trajectory import joined
 from .host.run import by_mode, sampling
 from .host.run.by_mode import Options
 from .host.run.resume import Resumable
+from .metadata import reported
 from .samplers import ksampler_inputs, observer_for
 from .sockets import LLLA, TRAJECTORY
 
@@ -183,4 +184,5 @@ def _results(best: list[Resumable], runs: list[Resumable], plan: list[Stop], lat
         *(f"seed {seed}: {score:.4g}" for seed, score in zip(seeds, final)), *report["notes"]])
     return io.NodeOutput(latent, {**latent, "samples": variance.to(latent["samples"])},
                          trajectory, seeds, ", ".join(map(str, seeds)), final,
-                         json.dumps(report), latent, ui=ui.PreviewText(text))
+                         json.dumps(report), latent,
+                         ui={**ui.PreviewText(text).as_dict(), **reported(report)})

@@ -13,6 +13,7 @@ from ..bayesdiff_core.trajectory import mixed_seed
 from .host.run import by_mode, sampling
 from .host.run.by_mode import MODES, PAPER_RULES, Options, Taken
 from .host.run.sampling import Observation
+from .metadata import reported
 from .pictures import viewer
 from .sockets import LLLA, TRAJECTORY
 
@@ -211,7 +212,9 @@ def _results(latent: dict, latent_image: dict, seen: Observation, mode: Taken,
               "variance": "trajectory variance" if mode.mode == "free" else "the posterior's",
               "calls": seen.calls, "extra_calls": seen.extra_calls,
               "uncertain_steps": list(seen.uncertain), "kept_steps": trajectory.steps.tolist(),
-              "notes": notes}
+              "notes": notes,
+              "all": {name: each.tolist()
+                      for name, each in core_scores.of_trajectory(trajectory).items()}}
     lines = [f"mode {mode.mode}{f' ({mode.why})' if mode.why else ''}: {seen.calls} network calls"
              f" and {seen.extra_calls} extra ones",
              f"scores, {core_scores.DEFAULT}: {_numbers(scores)}"]
@@ -227,7 +230,7 @@ def _results(latent: dict, latent_image: dict, seen: Observation, mode: Taken,
     return io.NodeOutput(latent, {**latent, "samples": variance.to(latent["samples"])},
                          trajectory, scores, json.dumps(report), {**latent, "samples": mean},
                          ui={**ui.PreviewText("\n".join([*lines, *notes])).as_dict(),
-                             "bayesdiff": [shown]})
+                             "bayesdiff": [shown], **reported(report)})
 
 
 def _numbers(values: list[float]) -> str:

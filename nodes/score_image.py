@@ -8,6 +8,7 @@ from comfy_api.latest import io, ui
 from ..bayesdiff_core.checks import BayesDiffError
 from ..bayesdiff_core.confidence import confidence
 from .host import rescore
+from .metadata import reported
 from .sockets import single
 
 SCORE = "confidence, picture only"
@@ -102,7 +103,8 @@ class BayesDiffScoreImage(io.ComfyNode):
                   "notes": list(dict.fromkeys(notes))}
         return io.NodeOutput(
             scores, [{**given, "samples": one.variance} for given, one in zip(latents, found)],
-            json.dumps(report), latents, ui=ui.PreviewText(_text(report)))
+            json.dumps(report), latents,
+            ui={**ui.PreviewText(_text(report)).as_dict(), **reported(report)})
 
 
 def prompts_of(positive: list, negative: list | None, cfg: float,
