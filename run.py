@@ -29,6 +29,7 @@ from tools import browser, environment, reports, server
 from tools.places import REPOSITORY, cache_folder
 
 TIERS = ["core", "host", "server", "browser", "fleet"]
+FOLDERS = {"fleet": "cluster"}  # of tests, where it is not the tier's name: that is a package
 # Beside the newest host, these on the oldest: each group is a process of its own.
 ON_THE_OLDEST = [["server/test_server.py", "server/test_llla.py", "server/test_workflows.py"],
                  ["host/test_pack.py", "host/test_bit_identity.py"]]
@@ -75,7 +76,8 @@ def test(options, host, python) -> int:
         environ["BAYESDIFF_CHROMIUM"] = browser.chromium()
     # name, where, what: one after the other
     jobs = [(tier, None if tier == "core" else host,
-             _with_ray(python, environ) if tier == "fleet" else python, [tier]) for tier in tiers]
+             _with_ray(python, environ) if tier == "fleet" else python, [FOLDERS.get(tier, tier)])
+            for tier in tiers]
     if not (options.tiers or options.pytest_options or options.host_version
             or os.environ.get("COMFYUI_PATH")):
         oldest = environment.host_folder(next(iter(environment.HOSTS)))

@@ -46,8 +46,8 @@ def connected(address: str | None, workers: int | None, on_cpu: bool) -> Iterato
         # Else Ray takes 127.0.0.1 for the machine's outside address.
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
     engine = ray()
-    common = {"logging_level": logging.ERROR, "log_to_driver": False,
-              "configure_logging": False}
+    logging.getLogger("ray").setLevel(logging.CRITICAL)  # its long words: ours are in the ledger
+    common = {"log_to_driver": False, "configure_logging": False}
     if address is None:
         engine.init(address="local", _node_ip_address="127.0.0.1", include_dashboard=False,
                     num_cpus=max(workers or 1, os.cpu_count() or 1),
@@ -75,9 +75,9 @@ def check_reachable(address: str) -> None:
                          " --head on that machine, or leave --address out to use this one"
                          ) from error
     if not _is_local(address):
-        print("warning: Ray's ports have no password. Whoever reaches them can run programs on"
-              " every machine of the cluster: keep them in a private network (docs/fleet.md)",
-              file=sys.stderr)
+        print("warning: this cluster is open to a network. Whoever reaches its ports, and has its"
+              " token where it asks for one, can run programs on every machine of it: keep it in a"
+              " private network (docs/fleet.md)", file=sys.stderr)
 
 
 def _is_local(address: str) -> bool:

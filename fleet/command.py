@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fleet import FleetError, cluster, export, ledger, plan
 from fleet.cluster import Crew
-from fleet.driver import FIRST_SECONDS, RETRIES, Driver
+from fleet.driver import FIRST_SECONDS, LEAST_SECONDS, RETRIES, Driver, Pace
 from fleet.ledger import DRAW, Ledger
 from fleet.worker import Order, Place
 
@@ -47,7 +47,8 @@ def draw(options) -> int:
             tell_start(book, DRAW, new, crew)
             crew.take(Order(graph, options.save, options.pictures))
             output = picture_folder(options)
-            driver = Driver(book, crew, graph, output, stop, options.retries, options.timeout)
+            driver = Driver(book, crew, graph, output, stop, options.retries,
+                            Pace(options.timeout, options.least_timeout))
             stop.in_order = True
             whole = driver.run(DRAW)
             stop.in_order = False
@@ -151,6 +152,27 @@ def export_ledger(options) -> int:
     return 0
 
 
+def choose(options) -> int:
+    """Imported here: it needs torch, which the others do without."""
+    from fleet import choosing, gallery
+    with ledger.read_only(options.folder) as book:
+        pictures = book.about("pictures") or PICTURES
+        if pictures != PICTURES:
+            raise FleetError(f"the pictures are at {pictures}: fetch them to"
+                             f" {options.folder / PICTURES} first")
+        rule = choosing.filtering.Rule(options.criterion, z=options.z, percent=options.percent,
+                                       keep=options.keep, threshold=options.threshold)
+        choice = choosing.choose(book, rule, options.score, options.taught)
+        title = book.about("name") or options.folder.name
+    source = options.folder / PICTURES
+    choosing.write(choice, source, options.folder, options.copies)
+    page = gallery.write(choice, source, options.folder, title)
+    print("\n".join(choice.notes[:20]))
+    kept = sum(each.kept for each in choice.pictures)
+    print(f"{kept} kept, {len(choice.pictures) - kept} rejected by {choice.name}: {page}")
+    return 0
+
+
 def status(options) -> int:
     with ledger.read_only(options.folder) as book:
         for stage in (ledger.DRAW, ledger.START, ledger.FINISH):
@@ -218,8 +240,10 @@ def add_work(sub) -> None:
     sub.add_argument("--retry-failed", action="store_true",
                      help="try those again that failed for good")
     sub.add_argument("--timeout", type=float, default=FIRST_SECONDS, metavar="SECONDS",
-                     help="for the first jobs; later ones get ten times the usual pace, at least"
-                          f" 30 s (default: {FIRST_SECONDS})")
+                     help="for the first jobs; later ones get ten times the usual pace"
+                          f" (default: {FIRST_SECONDS})")
+    sub.add_argument("--least-timeout", type=float, default=LEAST_SECONDS, metavar="SECONDS",
+                     help=f"for any job (default: {LEAST_SECONDS})")
 
 
 def _count(words: str) -> int:
@@ -234,6 +258,21 @@ def _add_export(sub) -> None:
     sub.add_argument("--to", type=Path, required=True, help="a .csv or .parquet file")
 
 
+def _add_choose(sub) -> None:
+    sub.add_argument("folder", type=Path)
+    sub.add_argument("--criterion", default="mean + z sigma", help="as in Uncertainty Score Filter:"
+                     " 'mean + z sigma' (the default), 'drop top percent', 'keep n', 'threshold'")
+    sub.add_argument("--z", type=float, default=1.0)
+    sub.add_argument("--percent", type=float, default=16.0)
+    sub.add_argument("--keep", type=int, default=1, help="of each prompt")
+    sub.add_argument("--threshold", type=float, default=0.0)
+    sub.add_argument("--score", help="which score (default: the sampler's own)")
+    sub.add_argument("--taught", type=Path, help="a file that Uncertainty Self-check taught:"
+                     " its score is taken")
+    sub.add_argument("--copies", action="store_true", help="copies in kept/ and rejected/, not"
+                     " links")
+
+
 def _add_status(sub) -> None:
     sub.add_argument("folder", type=Path)
     sub.add_argument("--faults", type=int, default=10, help="how many of the last ones to list")
@@ -242,6 +281,8 @@ def _add_status(sub) -> None:
 COMMANDS = {
     "draw": (draw, "draw a workflow with many seeds or settings (the default command)",
              add_drawing),
+    "choose": (choose, "keep and reject by score, within prompts, and make a gallery page",
+               _add_choose),
     "export": (export_ledger, "write a ledger as CSV or Parquet", _add_export),
     "status": (status, "what is done, what is left, what went wrong", _add_status),
 }

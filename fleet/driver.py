@@ -29,9 +29,9 @@ TIMES_THE_PACE = 10
 class Pace:
     """How long jobs take, from the last ones."""
 
-    def __init__(self, first: float = FIRST_SECONDS):
+    def __init__(self, first: float = FIRST_SECONDS, least: float = LEAST_SECONDS):
         self._seconds = deque(maxlen=64)
-        self._first = first
+        self._first, self._least = first, least
 
     def add(self, seconds: float) -> None:
         self._seconds.append(seconds)
@@ -44,7 +44,7 @@ class Pace:
         """A job's time-out: the first ones load models, and say little about the others."""
         if len(self._seconds) < 3:
             return self._first
-        return max(TIMES_THE_PACE * self.typical, LEAST_SECONDS)
+        return max(TIMES_THE_PACE * self.typical, self._least)
 
 
 class Bar:
@@ -86,11 +86,11 @@ class Driver:
 
     def __init__(self, ledger: Ledger, crew: Crew, graph: Graph | None, output: Path | None,
                  stopping: Callable[[], bool] = lambda: False, retries: int = RETRIES,
-                 timeout: float = FIRST_SECONDS,
+                 pace: Pace | None = None,
                  files_for: Callable[[Job], dict | None] = lambda job: None):
         self._ledger, self._crew, self._graph, self._output = ledger, crew, graph, output
         self._stopping, self._retries, self._files_for = stopping, retries, files_for
-        self.pace = Pace(timeout)
+        self.pace = pace or Pace()
 
     def run(self, stage: str = DRAW) -> bool:
         """False if it was stopped before the end."""
