@@ -165,6 +165,10 @@ class Crew:
         self._order = None  # as an object that all share
         self._alone_since = time.monotonic()
 
+    @property
+    def size(self) -> int:
+        return len(self._slots)
+
     def take(self, order: Order) -> None:
         self._order = self._ray.put(order)
         for slot in self._slots:

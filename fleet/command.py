@@ -9,31 +9,33 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from fleet import FleetError, cluster, export, ledger, plan
+from fleet import FleetError, cluster, export, fitting, ledger, plan, staged
 from fleet.cluster import Crew
 from fleet.driver import FIRST_SECONDS, LEAST_SECONDS, RETRIES, Driver, Pace
-from fleet.ledger import DRAW, Ledger
+from fleet.ledger import DRAW, FINISH, FIT, START, Ledger
 from fleet.worker import Order, Place
 
 PICTURES = "pictures"
+HEEDED_SECONDS = 3
 
 
 class Stop:
-    """Ctrl-C: while jobs are handed out, what is at work is let go in order; else at once."""
+    """Ctrl-C: while a driver asks for it, it ends in order; else, or asked twice, at once."""
 
     def __init__(self):
-        self.asked = self.in_order = False
+        self._asked, self._heeded = False, 0.0
         for name in (signal.SIGINT, signal.SIGTERM):
             signal.signal(name, self._ask)
 
     def _ask(self, *_) -> None:
-        at_once = self.asked or not self.in_order
-        self.asked = True
+        at_once = self._asked or time.monotonic() - self._heeded > HEEDED_SECONDS
+        self._asked = True
         if at_once:
             raise KeyboardInterrupt
 
     def __call__(self) -> bool:
-        return self.asked
+        self._heeded = time.monotonic()
+        return self._asked
 
 
 def draw(options) -> int:
@@ -43,16 +45,67 @@ def draw(options) -> int:
         graph = plan.graph(found, crew.object_info(), options.seed_widget)
         jobs = varied.jobs(graph)
         with recorded(options, found, DRAW) as book:
-            new = book.plan(DRAW, jobs)
-            tell_start(book, DRAW, new, crew)
+            tell_start(book, DRAW, book.plan(DRAW, jobs), crew)
             crew.take(Order(graph, options.save, options.pictures))
-            output = picture_folder(options)
-            driver = Driver(book, crew, graph, output, stop, options.retries,
-                            Pace(options.timeout, options.least_timeout))
-            stop.in_order = True
-            whole = driver.run(DRAW)
-            stop.in_order = False
+            whole = driver_of(options, book, crew, graph, picture_folder(options), stop).run(DRAW)
             return tell_end(book, DRAW, whole, options)
+
+
+def best(options) -> int:
+    """All seeds to the stop, then the best ones to the end."""
+    if not 0.05 <= options.stop_at <= 0.95:
+        raise FleetError(f"--stop-at is {options.stop_at:g}, 0.05 to 0.95 was expected")
+    found = plan.read(options.workflow, (staged.SAMPLER,))
+    varied = plan.variations(options.seeds, options.set, options.csv)
+    with fleet_at_work(options) as (crew, stop):
+        object_info = crew.object_info()
+        graph = plan.graph(found, object_info, options.seed_widget)
+        start, finish = staged.graphs(graph, object_info, options.stop_at, options.rank_by)
+        jobs = varied.jobs(graph)
+        kind = f"best of N at {options.stop_at:g} by {options.rank_by}"
+        with recorded(options, found, kind) as book:
+            tell_start(book, START, book.plan(START, jobs), crew)
+            folder = made(options.output / staged.PARTS)
+            crew.take(Order(start, file=staged.FILE))
+            if not driver_of(options, book, crew, graph, folder, stop).run(START):
+                return tell_end(book, START, False, options)
+            changes = book.changes(START)
+            chosen = staged.best(book.parts(), graph, changes, options.keep)
+            tell_start(book, FINISH, book.plan(FINISH, [changes[part.job] for part in chosen]),
+                       crew)
+            crew.take(Order(finish, options.save, options.pictures))
+            files = staged.files_for(book.parts(), folder, changes)
+            whole = driver_of(options, book, crew, graph, picture_folder(options), stop,
+                              files).run(FINISH)
+            if whole:
+                print(staged.savings(book, chosen))
+            return tell_end(book, FINISH, whole, options)
+
+
+def fit(options) -> int:
+    found = plan.read(options.workflow, (fitting.FIT,))
+    with fleet_at_work(options) as (crew, stop):
+        graph = fitting.graph(plan.runnable(found, crew.object_info())[0])
+        parts = options.parts or crew.size
+        jobs = list(fitting.jobs(graph, parts))
+        with recorded(options, found, f"fit in {parts} parts") as book:
+            tell_start(book, FIT, book.plan(FIT, jobs), crew)
+            folder = made(options.output / staged.PARTS)
+            crew.take(Order(graph, file=fitting.FILE))
+            whole = driver_of(options, book, crew, graph, folder, stop).run(FIT)
+            code = tell_end(book, FIT, whole, options)
+            if code == 0:
+                target = options.output / fitting.POSTERIOR
+                print("\n".join(fitting.merged([folder / part.file for part in book.parts()],
+                                               target)))
+                print(f"posterior of {parts} parts: {target}")
+            return code
+
+
+def driver_of(options, book: Ledger, crew: Crew, graph, folder: Path | None, stop: Stop,
+              files_for=lambda job: None) -> Driver:
+    return Driver(book, crew, graph, folder, stop, options.retries,
+                  Pace(options.timeout, options.least_timeout), files_for)
 
 
 @contextlib.contextmanager
@@ -104,7 +157,7 @@ def recorded(options, found: dict, kind: str) -> Iterator[Ledger]:
         book.tell(workflow=plan.mark(found), kind=kind, name=options.workflow.name,
                   command=" ".join(sys.argv[1:]), pictures=options.pictures or PICTURES)
         if options.retry_failed:
-            book.retry_failed(DRAW)
+            book.retry_failed()
         yield book
 
 
@@ -112,7 +165,10 @@ def picture_folder(options) -> Path | None:
     """None if the workers write them."""
     if options.pictures:
         return None
-    folder = options.output / PICTURES
+    return made(options.output / PICTURES)
+
+
+def made(folder: Path) -> Path:
     folder.mkdir(exist_ok=True)
     return folder
 
@@ -175,7 +231,7 @@ def choose(options) -> int:
 
 def status(options) -> int:
     with ledger.read_only(options.folder) as book:
-        for stage in (ledger.DRAW, ledger.START, ledger.FINISH):
+        for stage in ledger.STAGES:
             counts = book.counts(stage)
             if any(counts.values()):
                 print(f"{stage}: " + ", ".join(f"{n} {state}" for state, n in counts.items()))
@@ -208,6 +264,23 @@ def add_drawing(sub) -> None:
     sub.add_argument("--pictures", metavar="URL", help="where workers write pictures themselves,"
                      " any fsspec URL such as s3://bucket/run (default: to the driver, which"
                      " writes them to OUTPUT/pictures)")
+
+
+def _add_best(sub) -> None:
+    add_drawing(sub)
+    sub.add_argument("--keep", type=_count, required=True,
+                     help="how many to finish, of each prompt")
+    sub.add_argument("--stop-at", type=float, default=0.5, help="where all are ranked, as a share"
+                     " of the steps (default: 0.5)")
+    sub.add_argument("--rank-by", help="the score to rank by, lowest is best (default: Best of"
+                     " N's own)")
+
+
+def _add_fit(sub) -> None:
+    sub.add_argument("workflow", type=Path, help="a workflow file with LLLA Fit in it")
+    sub.set_defaults(pictures=None)
+    add_work(sub)
+    sub.add_argument("--parts", type=_count, help="how many (default: one for each worker)")
 
 
 def add_varied(sub) -> None:
@@ -281,6 +354,8 @@ def _add_status(sub) -> None:
 COMMANDS = {
     "draw": (draw, "draw a workflow with many seeds or settings (the default command)",
              add_drawing),
+    "best": (best, "start all seeds, finish only those that the model is surest of", _add_best),
+    "fit": (fit, "fit a posterior, a share of the latents on each worker", _add_fit),
     "choose": (choose, "keep and reject by score, within prompts, and make a gallery page",
                _add_choose),
     "export": (export_ledger, "write a ledger as CSV or Parquet", _add_export),

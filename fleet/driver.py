@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fleet import FleetError
 from fleet.cluster import Crew, Done, Lost
-from fleet.ledger import DRAW, FAILED, START, WAITING, Job, Ledger, Picture
+from fleet.ledger import DRAW, FAILED, WAITING, Job, Ledger, Part, Picture
 from fleet.plan import Graph
 from fleet.sideways import replaced
 
@@ -82,7 +82,7 @@ def _words(seconds: float) -> str:
 
 
 class Driver:
-    """files_for(job): what it needs in the worker's input folder."""
+    """files_for(job): what it needs in a server's output folder."""
 
     def __init__(self, ledger: Ledger, crew: Crew, graph: Graph | None, output: Path | None,
                  stopping: Callable[[], bool] = lambda: False, retries: int = RETRIES,
@@ -134,15 +134,15 @@ class Driver:
 
     def _keep(self, events: list) -> None:
         """Pictures first, then their rows: at once for all that came together."""
-        rows, starts = [], []
+        rows, parts = [], []
         for _, job, result in events:
             self.pace.add(result["with_transfer"])
-            if job.stage == START:
-                starts.append(self._start_of(job, result))
-            else:
+            if "pictures" in result:
                 rows += [self._row(job, result, place, picture)
                          for place, picture in enumerate(result["pictures"])]
-        self._ledger.record(rows, starts)
+            else:
+                parts.append(self._part(job, result))
+        self._ledger.record(rows, parts)
 
     def _row(self, job: Job, result: dict, place: int, picture: dict) -> Picture:
         name = f"{job.number:07}_{place}.png"
@@ -156,11 +156,11 @@ class Driver:
                        json.dumps(picture["scores"]), result["calls"], result["extra_calls"],
                        result["seconds"], result["worker"], name, time.time())
 
-    def _start_of(self, job: Job, result: dict) -> tuple:
-        name = f"{job.number:07}.state"
-        _write(self._output / name, result["state"])
-        return (job.number, result["seed"], result["score"], result["calls"], result["seconds"],
-                result["worker"], name)
+    def _part(self, job: Job, result: dict) -> Part:
+        name, report = f"{job.number:07}.safetensors", result["report"]
+        _write(self._output / name, result["data"])
+        return Part(job.number, report.get("seed"), next(iter(report.get("scores", [])), None),
+                    report.get("calls"), result["seconds"], result["worker"], name)
 
     def _try_again(self, event, later: list, bar: Bar) -> None:
         """Later and later, and not for ever."""

@@ -19,7 +19,8 @@ from fleet.plan import Change, key
 FILE, LOCK = "ledger.sqlite", "ledger.lock"
 VERSION = 1
 WAITING, DONE, FAILED = "waiting", "done", "failed"
-DRAW, START, FINISH = "draw", "start", "finish"  # stages: at once, or in two parts (staged.py)
+# Stages: pictures at once, or in two parts (staged.py); a fit (fitting.py).
+DRAW, START, FINISH, FIT = STAGES = "draw", "start", "finish", "fit"
 CHUNK = 1000
 
 TABLES = """
@@ -32,9 +33,9 @@ create table if not exists pictures (
     job integer, place integer, seed integer, prompt text, widgets text, score real,
     scores text, calls integer, extra_calls integer, seconds real, worker text, file text,
     finished real, primary key (job, place)) without rowid;
-create table if not exists starts (
+create table if not exists parts (
     job integer primary key, seed integer, score real, calls integer, seconds real, worker text,
-    state_file text) without rowid;
+    file text) without rowid;
 create table if not exists faults (at real, worker text, job integer, words text);
 """
 
@@ -63,6 +64,18 @@ class Picture(NamedTuple):
     worker: str
     file: str
     finished: float
+
+
+class Part(NamedTuple):
+    """A result that is no picture yet: a run that was left at a step, or a share of a fit."""
+
+    job: int
+    seed: int | None
+    score: float | None
+    calls: int | None
+    seconds: float
+    worker: str
+    file: str
 
 
 def seed_in(seed: int | None) -> int | None:
@@ -112,11 +125,10 @@ class Ledger:
             for number, stage, changes, tries, losses in found:
                 yield Job(number, stage, [Change(*c) for c in json.loads(changes)], tries, losses)
 
-    def retry_failed(self, stage: str) -> int:
+    def retry_failed(self) -> None:
         with self._db:
-            return self._db.execute(
-                "update jobs set state = 'waiting', tries = 0, losses = 0 where stage = ? and"
-                " state = 'failed'", (stage,)).rowcount
+            self._db.execute("update jobs set state = 'waiting', tries = 0, losses = 0 where"
+                             " state = 'failed'")
 
     def counts(self, stage: str) -> dict[str, int]:
         found = dict(self._db.execute("select state, count(*) from jobs where stage = ? group by"
@@ -125,16 +137,16 @@ class Ledger:
 
     # What was done
 
-    def record(self, rows: list[Picture], starts: list[tuple] = ()) -> None:
+    def record(self, rows: list[Picture], parts: list[Part] = ()) -> None:
         """Results of jobs that are done with this, all or none of them."""
         with self._db:
             self._db.executemany(
                 f"insert or replace into pictures values ({','.join('?' * len(Picture._fields))})",
                 (row._replace(seed=seed_in(row.seed)) for row in rows))
-            self._db.executemany("insert or replace into starts values (?, ?, ?, ?, ?, ?, ?)",
-                                 ((start[0], seed_in(start[1]), *start[2:]) for start in starts))
+            self._db.executemany("insert or replace into parts values (?, ?, ?, ?, ?, ?, ?)",
+                                 (part._replace(seed=seed_in(part.seed)) for part in parts))
             self._db.executemany("update jobs set state = 'done' where number = ?",
-                                 {(row[0],) for row in [*rows, *starts]})
+                                 {(row.job,) for row in [*rows, *parts]})
 
     def fault(self, worker: str, job: Job | None, words: str, state: str = WAITING) -> None:
         with self._db:
@@ -152,15 +164,14 @@ class Ledger:
             picture = Picture(*row)
             yield picture._replace(seed=seed_out(picture.seed))
 
-    def starts(self) -> list[tuple]:
-        return [(row[0], seed_out(row[1]), *row[2:])
-                for row in self._db.execute("select * from starts order by job")]
+    def parts(self) -> list[Part]:
+        found = (Part(*row) for row in self._db.execute("select * from parts order by job"))
+        return [part._replace(seed=seed_out(part.seed)) for part in found]
 
-    def changes_of(self, numbers: list[int]) -> list[list[Change]]:
-        found = {number: [Change(*c) for c in json.loads(changes)] for number, changes in
-                 self._db.execute("select number, changes from jobs")
-                 if number in set(numbers)}
-        return [found[number] for number in numbers]
+    def changes(self, stage: str) -> dict[int, list[Change]]:
+        """Of each job, by its number."""
+        return {number: [Change(*c) for c in json.loads(changes)] for number, changes in
+                self._db.execute("select number, changes from jobs where stage = ?", (stage,))}
 
     def failures(self) -> list[tuple[int, list[Change], int, str]]:
         return [(number, [Change(*c) for c in json.loads(changes)], tries + losses, error)

@@ -56,8 +56,8 @@ class Graph(NamedTuple):
 
 # Reading
 
-def read(path: Path) -> dict:
-    """A workflow file of either format with one of our samplers in it."""
+def read(path: Path, wanted: tuple[str, ...] = SAMPLERS) -> dict:
+    """A workflow file of either format with one of the wanted nodes in it."""
     try:
         found = files.read(path)
     except OSError as error:
@@ -67,10 +67,11 @@ def read(path: Path) -> dict:
                          " by Export (API)") from error
     kinds = [node.get("type") for node in found["nodes"]] if is_saved(found) else \
         [node.get("class_type") for node in _prompt_nodes(path, found)]
-    if not set(kinds) & set(SAMPLERS):
-        raise FleetError(f"{path} has none of the samplers {', '.join(SAMPLERS)} among its"
-                         f" {len(kinds)} nodes: put BayesDiff KSampler in KSampler's place, as the"
-                         " scores come from there")
+    if not set(kinds) & set(wanted):
+        advice = "put BayesDiff KSampler in KSampler's place, as the scores come from there" \
+            if wanted == SAMPLERS else "add it"
+        raise FleetError(f"{path} has no {' or '.join(wanted)} among its {len(kinds)} nodes:"
+                         f" {advice}")
     return found
 
 
@@ -89,21 +90,27 @@ def _prompt_nodes(path: Path, found) -> list[dict]:
 
 def graph(found: dict, object_info: dict, seed: str | None = None) -> Graph:
     """The workflow as a server with these nodes runs it. seed: NODE.WIDGET, if it is to be named"""
+    prompt, places = runnable(found, object_info)
+    sampler, widget = _seed_of(prompt, seed)
+    return Graph(prompt, found if is_saved(found) else None, places, sampler, widget)
+
+
+def runnable(found: dict, object_info: dict) -> tuple[dict, dict[str, list[str]]]:
+    """The prompt, and the names of each node's saved widget values."""
     if is_saved(found):
         try:
-            prompt, saved = files.api_prompt(found, object_info), found
+            prompt = files.api_prompt(found, object_info)
         except ValueError as error:
             raise FleetError(f"the workflow cannot be queued: {error}") from error
         places = {str(node["id"]): files.widgets(object_info[node["type"]])
                   for node in found["nodes"] if node["type"] in object_info}
     else:
-        prompt, saved, places = found, None, {}
+        prompt, places = found, {}
     missing = sorted({node["class_type"] for node in prompt.values()} - object_info.keys())
     if missing:
         raise FleetError(f"the server has no node {', '.join(missing)}: install the packs that the"
                          " workflow needs in that ComfyUI")
-    sampler, widget = _seed_of(prompt, seed)
-    return Graph(prompt, saved, places, sampler, widget)
+    return prompt, places
 
 
 def _seed_of(prompt: dict, named: str | None) -> tuple[str, Widget]:

@@ -43,6 +43,7 @@ class Order(NamedTuple):
     graph: Graph
     save: str | None = None  # the node that saves the pictures, if it is to be named
     url: str | None = None  # where the worker itself writes them; None: they go to the driver
+    file: str | None = None  # in the server's output folder, if that is wanted and no pictures
 
 
 class WorkerFault(Exception):
@@ -77,6 +78,7 @@ class Worker:
             prefix="bayesdiff-fleet-", ignore_cleanup_errors=True)))
         link_base(Path(place.base) if place.base else host, self._scratch)
         before = [sys.executable, guard.__file__]
+        os.environ["BAYESDIFF_FLEET"] = "1"  # the server offers the nodes for runs in two parts
         try:
             self._address = self._open.enter_context(server.running(
                 host, python, self._scratch, on_cpu=place.on_cpu, log=self._scratch / "server.log",
@@ -104,19 +106,26 @@ class Worker:
              files: dict[str, bytes] | None = None, name: str = "") -> dict:
         """Pictures of the graph with these changes, and all there is to tell of them.
 
-        pace: how long it took before. files: what it needs in the input folder, by name. name: of
-        the files, where the worker itself writes them.
+        pace: how long it took before. files: what it needs in the server's output folder, by name.
+        name: of the files, where the worker itself writes them.
         """
         order, began = self._order, time.monotonic()
         for file, data in (files or {}).items():
-            (self._scratch / "input_of_job").mkdir(exist_ok=True)
-            (self._scratch / "input_of_job" / file).write_bytes(data)
+            path = self._scratch / "output" / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
         prompt, saved = order.graph.changed(changes)
         try:
             entry = self._run(prompt, saved, began + seconds, pace)
-            found = results(order, prompt, server.outputs_of(entry))
-            for place, picture in enumerate(found["pictures"]):
-                picture["data"] = self._saved(picture.pop("image"), name, place)
+            outputs = server.outputs_of(entry)
+            if order.file:
+                found = {"report": next(iter(outputs.get(order.graph.sampler, {}).get(REPORT, [])),
+                                        {}),
+                         "data": (self._scratch / "output" / order.file).read_bytes()}
+            else:
+                found = results(order, prompt, outputs)
+                for place, picture in enumerate(found["pictures"]):
+                    picture["data"] = self._saved(picture.pop("image"), name, place)
         except server.ServerFailed as error:
             raise JobFault(_shortened(str(error))) from error
         finally:
@@ -161,7 +170,7 @@ class Worker:
 
     def _tidy(self) -> None:
         """What a server leaves behind would fill a disk in a night."""
-        for folder in ("output", "temp", "input_of_job"):
+        for folder in ("output", "temp"):
             for path in (self._scratch / folder).glob("*"):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 

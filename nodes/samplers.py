@@ -38,7 +38,7 @@ class BayesDiffKSampler(io.ComfyNode):
                     latent="The latent to denoise."),
                 *_inputs(),
             ],
-            outputs=_outputs(),
+            outputs=outputs(),
             search_aliases=ALIASES,
         )
 
@@ -50,7 +50,7 @@ class BayesDiffKSampler(io.ComfyNode):
         observer = observer_for(mode.mode, model, posterior, latent_image, options)
         latent, seen = sampling.sample(model, observer, seed, steps, cfg, sampler_name, scheduler,
                                        positive, negative, latent_image, denoise)
-        return _results(latent, latent_image, seen, mode, posterior)
+        return results(latent, latent_image, seen, mode, posterior)
 
 
 class BayesDiffSamplerCustom(io.ComfyNode):
@@ -72,7 +72,7 @@ class BayesDiffSamplerCustom(io.ComfyNode):
                 io.Latent.Input("latent_image", tooltip="The latent to denoise."),
                 *_inputs(),
             ],
-            outputs=_outputs(),
+            outputs=outputs(),
             search_aliases=ALIASES,
         )
 
@@ -84,7 +84,7 @@ class BayesDiffSamplerCustom(io.ComfyNode):
         observer = observer_for(mode.mode, guider.model_patcher, posterior, latent_image, options)
         latent, seen = sampling.sample_guider(guider, observer, noise, sampler, sigmas,
                                               latent_image)
-        return _results(latent, latent_image, seen, mode, posterior)
+        return results(latent, latent_image, seen, mode, posterior)
 
 
 def ksampler_inputs(seed: str, sampler: str, latent: str) -> list:
@@ -165,7 +165,7 @@ def _inputs() -> list:
     ]
 
 
-def _outputs() -> list:
+def outputs() -> list:
     return [
         io.Latent.Output(display_name="latent", tooltip="The stock sampler's latent."),
         io.Latent.Output(display_name="variance", tooltip="Variance of each latent value, in the"
@@ -198,8 +198,8 @@ def observer_for(mode: str, model, posterior, latent: dict, options: Options):
     return by_mode.observer(mode, model, posterior, seeds, options)
 
 
-def _results(latent: dict, latent_image: dict, seen: Observation, mode: Taken,
-             posterior) -> io.NodeOutput:
+def results(latent: dict, latent_image: dict, seen: Observation, mode: Taken,
+            posterior) -> io.NodeOutput:
     trajectory = sampling.with_latents(seen.trajectory, latent_image, latent)
     variance = trajectory.latent_variance()
     scores = core_scores.default(trajectory).tolist()
