@@ -18,7 +18,9 @@ def main() -> int:
 
     def end(*_) -> None:
         child.terminate()
-        threading.Timer(PATIENCE, child.kill).start()
+        later = threading.Timer(PATIENCE, child.kill)
+        later.daemon = True
+        later.start()
 
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C: the worker decides

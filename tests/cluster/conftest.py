@@ -39,7 +39,15 @@ def single(host, tmp_path_factory):
     base = tmp_path_factory.mktemp("single")
     python = Path(os.environ["COMFYUI_PYTHON"])
     with one_thread(), real_server.running(host, python, base, log=base / "log") as address:
+        known = {}  # the host tells nothing of what it has done before
+
         def run(prompt: dict) -> tuple[bytes, dict]:
+            key = json.dumps(prompt)
+            if key not in known:
+                known[key] = fresh(prompt)
+            return known[key]
+
+        def fresh(prompt: dict) -> tuple[bytes, dict]:
             outputs = real_server.run_prompt(address, prompt, PATIENCE)
             image = outputs["7"]["images"][0]
             return (pixels(base / "output" / image["subfolder"] / image["filename"]),

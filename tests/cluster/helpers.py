@@ -111,3 +111,9 @@ def _is_ours(process: psutil.Process) -> bool:
 def actor_of(server: psutil.Process) -> psutil.Process:
     """server <- guard <- worker"""
     return server.parent().parent()
+
+
+def ours(pid: int) -> list[psutil.Process]:
+    """A process and all that it started."""
+    process = psutil.Process(pid)
+    return [process, *process.children(recursive=True)]
