@@ -34,8 +34,8 @@ class Resting(Crew):
 
     at_work = 0
 
-    def idle(self):
-        return [slot for slot in self._slots[:self.at_work] if slot.idle]
+    def idle(self, depth: int = 1):
+        return [slot for slot in super().idle(depth) if slot in self._slots[:self.at_work]]
 
 
 def main() -> None:
@@ -149,13 +149,10 @@ def answering_workers():
     """Starts workers that answer at once: many of them in one process."""
     engine = cluster.ray()
 
-    @engine.remote(max_concurrency=1000)
+    @engine.remote(max_concurrency=2000)
     class Answering:
         async def start(self):
             return {"name": f"answering@{os.getpid()}"}
-
-        async def take(self, order):
-            pass
 
         async def beat(self):
             return time.time()
@@ -163,7 +160,7 @@ def answering_workers():
         async def stop(self):
             pass
 
-        async def draw(self, changes, seconds, pace, files, name):
+        async def draw(self, order, changes, seconds, pace, files, job):
             seed = changes[-1].value
             return {"prompt": "clock", "calls": 20, "extra_calls": 0, "seconds": 0.0,
                     "with_transfer": 0.001, "worker": f"answering@{os.getpid()}", "pictures": [

@@ -25,6 +25,7 @@ GRACE_SECONDS = 60  # beyond a job's own time-out, which its worker sees to
 ALONE_SECONDS = 600  # without any worker, before the fleet gives up
 MOST_STRIKES = 5  # starts without a picture, before a place is given up
 LONGEST_PAUSE = 60
+DEPTH = 2  # jobs that a worker has in hand: its server starts the next one at once
 
 
 def ray():
@@ -104,8 +105,12 @@ def comfyui_worker(place: Place) -> Callable[[str], object]:
     """Starts an actor that owns a ComfyUI server."""
     engine = ray()
 
-    @engine.remote(concurrency_groups={"beat": 1}, max_restarts=0)
+    @engine.remote(concurrency_groups={"beat": 1, "draw": DEPTH}, max_restarts=0)
     class Actor(Worker):
+        @engine.method(concurrency_group="draw")
+        def draw(self, *args):
+            return super().draw(*args)
+
         @engine.method(concurrency_group="beat")
         def beat(self):
             return super().beat()
@@ -145,19 +150,16 @@ class Slot:
 
     def __init__(self, name: str):
         self.name = name
-        self.actor = self.ref = self.beat = self.job = None
+        self.actor = self.starting = self.beat = None
+        self.jobs: dict[object, Job] = {}  # by what Ray will answer with
         self.alive = False  # its server has booted
         self.heard = self.deadline = self.pause_until = 0.0
         self.strikes = 0  # starts since the last result
         self.facts: dict = {}
 
-    @property
-    def idle(self) -> bool:
-        return self.alive and self.job is None
-
 
 class Crew:
-    """start(name) gives an actor; order() what each is told before its first job."""
+    """start(name) gives an actor."""
 
     def __init__(self, start: Callable[[str], object], count: int):
         self._ray, self._start = ray(), start
@@ -170,22 +172,19 @@ class Crew:
         return len(self._slots)
 
     def take(self, order: Order) -> None:
+        """What the jobs that follow share: sent to a machine once."""
         self._order = self._ray.put(order)
-        for slot in self._slots:
-            if slot.alive:
-                slot.actor.take.remote(self._order)
 
-    def idle(self) -> list[Slot]:
-        return [slot for slot in self._slots if slot.idle]
+    def idle(self, depth: int = 1) -> list[Slot]:
+        """A place for each job that may be given, those without any first."""
+        return [slot for level in range(depth) for slot in self._slots
+                if slot.alive and len(slot.jobs) <= level]
 
     def busy(self) -> int:
-        return sum(slot.job is not None for slot in self._slots)
+        return sum(len(slot.jobs) for slot in self._slots)
 
     def alive(self) -> int:
         return sum(slot.alive for slot in self._slots)
-
-    def facts(self) -> list[dict]:
-        return [slot.facts for slot in self._slots if slot.alive]
 
     def object_info(self) -> dict:
         """Of the first server that is up; waits for it."""
@@ -197,22 +196,27 @@ class Crew:
 
     def give(self, slot: Slot, job: Job, seconds: float, pace: float | None,
              files: dict | None = None) -> None:
-        slot.job, slot.heard = job, time.monotonic()
-        slot.deadline = slot.heard + seconds + GRACE_SECONDS
-        slot.ref = slot.actor.draw.remote(job.changes, seconds, pace, files, f"{job.number:07}")
+        now = time.monotonic()
+        if not slot.jobs:
+            slot.heard = now
+        slot.deadline = now + seconds + GRACE_SECONDS
+        slot.jobs[slot.actor.draw.remote(self._order, job.changes, seconds, pace, files,
+                                         job.number)] = job
 
     def poll(self, seconds: float) -> list[Done | Failed | Lost]:
         """What has happened; waits that long for something to."""
         self._fill()
-        waiting = {slot.ref: slot for slot in self._slots if slot.ref is not None}
+        waiting = {ref: slot for slot in self._slots
+                   for ref in (slot.jobs if slot.alive else [slot.starting]) if ref is not None}
         events = []
         if waiting:
-            refs = list(waiting)
-            ready, rest = self._ray.wait(refs, num_returns=1, timeout=seconds, fetch_local=False)
+            ready, rest = self._ray.wait(list(waiting), num_returns=1, timeout=seconds,
+                                         fetch_local=False)
             if ready and rest:
                 ready += self._ray.wait(rest, num_returns=len(rest), timeout=0,
                                         fetch_local=False)[0]
-            events = [event for ref in ready if (event := self._heard(waiting[ref]))]
+            for ref in ready:
+                events += self._heard(waiting[ref], ref)
         else:
             time.sleep(seconds)
         return events + self._watch()
@@ -223,30 +227,22 @@ class Crew:
             if slot.actor is None and slot.strikes < MOST_STRIKES and now >= slot.pause_until:
                 slot.actor = self._start(slot.name)
                 slot.strikes += 1
-                slot.ref, slot.heard, slot.deadline = slot.actor.start.remote(), now, 0.0
+                slot.starting, slot.deadline = slot.actor.start.remote(), 0.0
 
-    def _heard(self, slot: Slot) -> Done | Failed | Lost | None:
-        job = slot.job
+    def _heard(self, slot: Slot, ref) -> list[Done | Failed | Lost]:
+        if ref is not slot.starting and ref not in slot.jobs:
+            return []  # it was lost with another job a moment ago
         try:
-            result = self._ray.get(slot.ref)
+            result = self._ray.get(ref)
         except JobFault as error:
-            self._free(slot)
-            return Failed(slot.name, job, _cause(error))
-        except WorkerFault as error:
+            return [Failed(slot.facts["name"], slot.jobs.pop(ref), _cause(error))]
+        except (WorkerFault, self._ray.exceptions.RayError) as error:
             return self._drop(slot, _cause(error))
-        except self._ray.exceptions.RayError as error:
-            return self._drop(slot, _cause(error))
-        self._free(slot)
         if not slot.alive:
-            slot.alive, slot.facts = True, result
-            if self._order is not None:
-                slot.actor.take.remote(self._order)
-            return None
-        slot.strikes = 0
-        return Done(slot.name, job, result)
-
-    def _free(self, slot: Slot) -> None:
-        slot.ref = slot.job = slot.beat = None
+            slot.alive, slot.facts, slot.starting, slot.beat = True, result, None, None
+            return []
+        slot.strikes, slot.heard = 0, time.monotonic()
+        return [Done(slot.facts["name"], slot.jobs.pop(ref), result)]
 
     def _watch(self) -> list[Lost]:
         """Heartbeats of those at work, and time-outs."""
@@ -254,20 +250,18 @@ class Crew:
         if self.alive():
             self._alone_since = now
         for slot in self._slots:
-            if slot.job is None:
-                if slot.ref is not None and slot.deadline and now > slot.deadline:
-                    lost.append(self._drop(slot, "its server did not start in time"))
-                elif slot.ref is not None and not slot.deadline and self._runs(slot):
+            if slot.starting is not None:
+                if slot.deadline and now > slot.deadline:
+                    lost += self._drop(slot, "its server did not start in time")
+                elif not slot.deadline and self._answers(slot):  # the cluster has room for it
                     slot.deadline = now + START_SECONDS
-                continue
-            if slot.beat is not None and self._ray.wait([slot.beat], timeout=0)[0]:
-                slot.heard, slot.beat = now, None
-            if slot.beat is None and now - slot.heard > BEAT_SECONDS:
-                slot.beat = slot.actor.beat.remote()
-            if now - slot.heard > SILENT_SECONDS:
-                lost.append(self._drop(slot, f"no sign of life for {SILENT_SECONDS} s"))
-            elif now > slot.deadline:
-                lost.append(self._drop(slot, "the job went on beyond its time-out"))
+            elif slot.jobs:
+                if now - slot.heard > BEAT_SECONDS and self._answers(slot):
+                    slot.heard = now
+                if now - slot.heard > SILENT_SECONDS:
+                    lost += self._drop(slot, f"no sign of life for {SILENT_SECONDS} s")
+                elif now > slot.deadline:
+                    lost += self._drop(slot, "a job went on beyond its time-out")
         if not self.alive() and (now - self._alone_since > ALONE_SECONDS or all(
                 slot.actor is None and slot.strikes >= MOST_STRIKES for slot in self._slots)):
             words = f", the last one because: {lost[-1].words}" if lost else ""
@@ -275,22 +269,23 @@ class Crew:
                              " cause and run the same command again")
         return lost
 
-    def _runs(self, slot: Slot) -> bool:
-        """Whether the cluster has found room for the actor; till then its time does not count."""
+    def _answers(self, slot: Slot) -> bool:
+        """Whether an actor has answered; it is asked, and not waited for."""
         if slot.beat is None:
             slot.beat = slot.actor.beat.remote()
-        if self._ray.wait([slot.beat], timeout=0)[0]:
-            slot.beat = None
-            return True
-        return False
+        if not self._ray.wait([slot.beat], timeout=0)[0]:
+            return False
+        slot.beat = None
+        return True
 
-    def _drop(self, slot: Slot, words: str) -> Lost:
-        job, name = slot.job, slot.facts.get("name", slot.name)
+    def _drop(self, slot: Slot, words: str) -> list[Lost]:
+        name = slot.facts.get("name", slot.name)
+        lost = [Lost(name, job, words) for job in slot.jobs.values() or [None]]
         self._ray.kill(slot.actor)
-        self._free(slot)
-        slot.actor, slot.alive, slot.facts = None, False, {}
+        slot.actor = slot.starting = slot.beat = None
+        slot.alive, slot.facts, slot.jobs = False, {}, {}
         slot.pause_until = time.monotonic() + min(2 ** slot.strikes - 1, LONGEST_PAUSE)
-        return Lost(name, job, words)
+        return lost
 
     def stop(self, seconds: float = 12) -> None:
         """Servers end politely where their workers still answer, and in any case."""

@@ -66,14 +66,15 @@ def best(options) -> int:
         with recorded(options, found, kind) as book:
             tell_start(book, START, book.plan(START, jobs), crew)
             folder = made(options.output / staged.PARTS)
-            crew.take(Order(start, file=staged.FILE))
+            crew.take(Order(start, file=staged.FILE, named=staged.name_of(graph)))
             if not driver_of(options, book, crew, graph, folder, stop).run(START):
                 return tell_end(book, START, False, options)
             changes = book.changes(START)
             chosen = staged.best(book.parts(), graph, changes, options.keep)
             tell_start(book, FINISH, book.plan(FINISH, [changes[part.job] for part in chosen]),
                        crew)
-            crew.take(Order(finish, options.save, options.pictures))
+            crew.take(Order(finish, options.save, options.pictures,
+                            named=staged.name_of(graph)))
             files = staged.files_for(book.parts(), folder, changes)
             whole = driver_of(options, book, crew, graph, picture_folder(options), stop,
                               files).run(FINISH)
@@ -91,7 +92,7 @@ def fit(options) -> int:
         with recorded(options, found, f"fit in {parts} parts") as book:
             tell_start(book, FIT, book.plan(FIT, jobs), crew)
             folder = made(options.output / staged.PARTS)
-            crew.take(Order(graph, file=fitting.FILE))
+            crew.take(Order(graph, file=fitting.FILE, named=fitting.NAME))
             whole = driver_of(options, book, crew, graph, folder, stop).run(FIT)
             code = tell_end(book, FIT, whole, options)
             if code == 0:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fleet import FleetError
-from fleet.cluster import Crew, Done, Lost
+from fleet.cluster import DEPTH, Crew, Done, Lost
 from fleet.ledger import DRAW, FAILED, WAITING, Job, Ledger, Part, Picture
 from fleet.plan import Graph
 from fleet.sideways import replaced
@@ -24,6 +24,7 @@ HOPELESS = 5  # jobs that failed for good with none done: it is the workflow's f
 FIRST_SECONDS = 600  # before there is a pace
 LEAST_SECONDS = 30
 TIMES_THE_PACE = 10
+QUICK_SECONDS = 30
 
 
 class Pace:
@@ -113,7 +114,7 @@ class Driver:
 
     def _hand_out(self, jobs, later: list) -> bool:
         """Whether there may be more of them."""
-        for slot in self._crew.idle():
+        for slot in self._crew.idle(self._depth()):
             if later and later[0][0] <= time.monotonic():
                 job = heapq.heappop(later)[2]
             elif (job := next(jobs, None)) is None:
@@ -121,6 +122,10 @@ class Driver:
             self._crew.give(slot, job, self.pace.allowed(), self.pace.typical,
                             self._files_for(job))
         return True
+
+    def _depth(self) -> int:
+        """Quick jobs wait in the server's queue; of slow ones none should wait for another."""
+        return DEPTH if self.pace.typical and self.pace.typical < QUICK_SECONDS else 1
 
     def _take_in(self, events: list, later: list, bar: Bar) -> None:
         done = [event for event in events if isinstance(event, Done)]

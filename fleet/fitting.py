@@ -9,8 +9,9 @@ from fleet.plan import Change, Graph, Widget, title
 from fleet.staged import upstream
 
 FIT, SAVE = "BayesDiff_LLLAFit", "BayesDiff_LLLASave"
-NAME = "part"
-FILE = f"llla/{NAME}.safetensors"  # in a server's output folder
+FILE = "llla/{}.safetensors"  # in a server's output folder, by the name of the part
+SAVER = "fleet save"
+NAME = f"{SAVER}.filename_prefix"
 POSTERIOR = "posterior.safetensors"
 
 
@@ -26,8 +27,8 @@ def graph(prompt: dict) -> Graph:
     needed = upstream(prompt, found[0])
     made = {number: node for number, node in json.loads(json.dumps(prompt)).items()
             if number in needed}
-    made["fleet save"] = {"class_type": SAVE, "inputs": {
-        "posterior": [found[0], 0], "filename_prefix": NAME, "folder": "output",
+    made[SAVER] = {"class_type": SAVE, "inputs": {
+        "posterior": [found[0], 0], "filename_prefix": "", "folder": "output",
         "overwrite": True}}
     return Graph(made, None, {}, found[0], Widget(found[0], "part"))
 

@@ -13,8 +13,7 @@ from fleet.ledger import Job, Ledger, Part
 from fleet.plan import Change, Graph, key, named_widget
 
 SAMPLER, STAGE = "BayesDiff_KSampler", "BayesDiff_Stage"
-RUN = "run"
-FILE = f"bayesdiff_runs/{RUN}.safetensors"  # in a server's output folder
+FILE = "bayesdiff_runs/{}.safetensors"  # in a server's output folder, by the name of the run
 PARTS = "parts"
 
 
@@ -35,12 +34,17 @@ def graphs(graph: Graph, object_info: dict, stop_at: float, rank_by: str) -> tup
         node = prompt[graph.sampler]
         node["class_type"] = STAGE
         node["inputs"] = {name: value for name, value in node["inputs"].items() if name in names}
-        node["inputs"].update(part=part, run=RUN, stop_at=stop_at, rank_by=rank_by or ranks[0])
+        node["inputs"].update(part=part, run="", stop_at=stop_at, rank_by=rank_by or ranks[0])
         made.append(prompt)
     needed = upstream(made[0], graph.sampler)
     start = {number: node for number, node in made[0].items() if number in needed}
     named_widget(start, f"{graph.seed.node}.{graph.seed.name}")
     return graph._replace(prompt=start, saved=None), graph._replace(prompt=made[1])
+
+
+def name_of(graph: Graph) -> str:
+    """The widget with the name of the run."""
+    return f"{graph.sampler}.run"
 
 
 def _options(port: list) -> list[str]:

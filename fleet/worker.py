@@ -7,7 +7,6 @@ models, inputs and other packs are those of the ComfyUI folder, by links.
 import contextlib
 import json
 import os
-import shutil
 import socket
 import sys
 import tempfile
@@ -25,6 +24,7 @@ from tools.places import REPOSITORY
 REPORT = "bayesdiff_report"  # nodes/metadata.py
 SHARED = ("models", "input")
 ANSWER_SECONDS = 30  # for one request
+PREVIEW_SECONDS = 60  # after which nobody looks at a preview any more
 
 
 class Place(NamedTuple):
@@ -43,7 +43,8 @@ class Order(NamedTuple):
     graph: Graph
     save: str | None = None  # the node that saves the pictures, if it is to be named
     url: str | None = None  # where the worker itself writes them; None: they go to the driver
-    file: str | None = None  # in the server's output folder, if that is wanted and no pictures
+    file: str | None = None  # in the server's output folder, if that is wanted and no pictures ...
+    named: str | None = None  # ... and the sampler's widget with its name: {} is the job's number
 
 
 class WorkerFault(Exception):
@@ -58,7 +59,6 @@ class Worker:
     def __init__(self, name: str, place: Place):
         self.name = f"{name}@{socket.gethostname()}"
         self._place = place
-        self._order: Order | None = None
         self._address = ""
         self._scratch: Path | None = None
         self._open = contextlib.ExitStack()
@@ -97,24 +97,25 @@ class Worker:
     def object_info(self) -> dict:
         return server.ask(self._address, "/object_info")
 
-    def take(self, order: Order) -> None:
-        self._order = order
-
     # A job
 
-    def draw(self, changes: list[Change], seconds: float, pace: float | None,
-             files: dict[str, bytes] | None = None, name: str = "") -> dict:
+    def draw(self, order: Order, changes: list[Change], seconds: float, pace: float | None,
+             files: dict[str, bytes] | None, job: int) -> dict:
         """Pictures of the graph with these changes, and all there is to tell of them.
 
         pace: how long it took before. files: what it needs in the server's output folder, by name.
-        name: of the files, where the worker itself writes them.
+        Two jobs may be at work at once, one of them in the server's queue.
         """
-        order, began = self._order, time.monotonic()
-        for file, data in (files or {}).items():
-            path = self._scratch / "output" / file
+        began = time.monotonic()
+        prompt, saved = order.graph.changed(changes)
+        if order.named:
+            node, _, widget = order.named.rpartition(".")
+            prompt[node]["inputs"][widget] = f"job{job}"
+        used = [self._scratch / "output" / file.format(f"job{job}")
+                for file in [*(files or {}), *([order.file] if order.file else [])]]
+        for path, data in zip(used, (files or {}).values()):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
-        prompt, saved = order.graph.changed(changes)
         try:
             entry = self._run(prompt, saved, began + seconds, pace)
             if order.graph.sampler in _cached(entry):
@@ -123,17 +124,18 @@ class Worker:
                 entry = self._run(prompt, saved, began + seconds, pace)
             outputs = server.outputs_of(entry)
             if order.file:
-                found = {"report": next(iter(outputs.get(order.graph.sampler, {}).get(REPORT, [])),
-                                        {}),
-                         "data": (self._scratch / "output" / order.file).read_bytes()}
+                reports = outputs.get(order.graph.sampler, {}).get(REPORT) or [{}]
+                found = {"report": reports[0], "data": used[-1].read_bytes()}
             else:
                 found = results(order, prompt, outputs)
                 for place, picture in enumerate(found["pictures"]):
-                    picture["data"] = self._saved(picture.pop("image"), name, place)
+                    picture["data"] = self._saved(picture.pop("image"), order.url, job, place)
+                used += [self._path(image) for output in outputs.values()
+                         for image in output.get("images", [])]
         except server.ServerFailed as error:
             raise JobFault(_shortened(str(error))) from error
         finally:
-            self._tidy()
+            self._tidy(used)
         return {**found, "worker": self.name, "seconds": _own_seconds(entry),
                 "with_transfer": time.monotonic() - began}
 
@@ -162,21 +164,29 @@ class Worker:
         except (urllib.error.URLError, OSError, ValueError) as error:
             raise WorkerFault(f"the server does not answer ({error})") from error
 
-    def _saved(self, image: dict, name: str, place: int) -> bytes | None:
-        path = self._scratch / "output" / image["subfolder"] / image["filename"]
+    def _path(self, image: dict) -> Path:
+        return self._scratch / image["type"] / image["subfolder"] / image["filename"]
+
+    def _saved(self, image: dict, url: str | None, job: int, place: int) -> bytes | None:
+        path = self._path(image)
         data = path.read_bytes()
-        if self._order.url is None:
+        if url is None:
             return data
         import fsspec
-        with fsspec.open(f"{self._order.url.rstrip('/')}/{name}_{place}{path.suffix}", "wb") as to:
+        name = f"{job:07}_{place}{path.suffix}"
+        with fsspec.open(f"{url.rstrip('/')}/{name}", "wb") as to:
             to.write(data)
         return None
 
-    def _tidy(self) -> None:
-        """What a server leaves behind would fill a disk in a night."""
-        for folder in ("output", "temp"):
-            for path in (self._scratch / folder).glob("*"):
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+    def _tidy(self, used: list[Path]) -> None:
+        """What a server leaves behind would fill a disk in a night; the panels' previews too."""
+        old = time.time() - PREVIEW_SECONDS
+        for path in used:
+            path.unlink(missing_ok=True)
+        for path in (self._scratch / "temp").rglob("*.*"):
+            with contextlib.suppress(OSError):
+                if path.stat().st_mtime < old:
+                    path.unlink()
 
 
 def link_base(base: Path, scratch: Path) -> None:

@@ -100,9 +100,9 @@ def test_a_server_that_hangs_is_replaced_and_its_seed_drawn_elsewhere(draw, book
     rows = list(book.pictures())
     assert [row.seed for row in rows] == list(range(16))
     lost = {job for _, _, job, words in book.faults() if "server" in words}
-    assert len(lost) == 1, book.faults()
-    late, = (row for row in rows if row.job in lost)
-    assert pixels(tmp_path / "pictures" / late.file) == alone(single, seed=late.seed)[0]
+    assert 1 <= len(lost) <= cluster.DEPTH, book.faults()
+    for late in (row for row in rows if row.job in lost):
+        assert pixels(tmp_path / "pictures" / late.file) == alone(single, seed=late.seed)[0]
 
 
 def test_on_a_full_disk_it_stops_and_goes_on_when_there_is_room(crew, draw, book, tmp_path):
@@ -161,13 +161,13 @@ def test_the_best_of_n_are_those_of_single_runs_in_fewer_calls(crew, graph, book
     (tmp_path / "parts").mkdir()
     start, finish = staged.graphs(graph, crew.object_info(), 0.6, None)
     book.plan(START, seeds(*range(6)))
-    crew.take(Order(start, file=staged.FILE))
+    crew.take(Order(start, file=staged.FILE, named=staged.name_of(graph)))
     assert Driver(book, crew, graph, tmp_path / "parts").run(START)
     changes = book.changes(START)
     chosen = staged.best(book.parts(), graph, changes, keep=2)
     assert [part.score for part in chosen] == sorted(part.score for part in book.parts())[:2]
     book.plan(FINISH, [changes[part.job] for part in chosen])
-    crew.take(Order(finish))
+    crew.take(Order(finish, named=staged.name_of(graph)))
     assert Driver(book, crew, graph, tmp_path / "pictures", files_for=staged.files_for(
         book.parts(), tmp_path / "parts", changes)).run(FINISH)
     rows = list(book.pictures())
@@ -194,7 +194,7 @@ def test_a_fit_in_parts_is_the_fit_of_one_machine(crew, book, tmp_path, source):
             "width": 32, "height": 32, "batch_size": 5, "color": 0x804020}}
         prompt["3"]["inputs"] |= {"images": ["4", 0], "vae": ["1", 1]}
     graph = fitting.graph(plan.runnable(prompt, crew.object_info())[0])
-    crew.take(Order(graph, file=fitting.FILE))
+    crew.take(Order(graph, file=fitting.FILE, named=fitting.NAME))
     book.plan(FIT, [*fitting.jobs(graph, 1), *fitting.jobs(graph, 3)])
     assert Driver(book, crew, graph, tmp_path / "pictures").run(FIT)
     files = [tmp_path / "pictures" / part.file for part in book.parts()]
