@@ -20,7 +20,7 @@ import psutil
 from benchmarks import report
 from fleet import cluster, ledger
 from fleet.cluster import Crew
-from fleet.driver import Driver
+from fleet.driver import Driver, Pace
 from fleet.plan import Change, Graph, Widget
 from fleet.worker import Order, Place
 
@@ -54,7 +54,7 @@ def main() -> None:
 def real(pictures: int, turns: int) -> list[dict]:
     """One and two workers in turns, as what else the machine does changes from minute to minute."""
     place = Place(os.environ["BAYESDIFF_HOST"], os.environ["COMFYUI_PYTHON"], on_cpu=True)
-    found = {1: [], 2: []}
+    found, pace = {1: [], 2: []}, Pace()
     with cluster.connected(None, 2, on_cpu=True), tempfile.TemporaryDirectory() as folder:
         crew = Resting(cluster.comfyui_worker(place), 2)
         try:
@@ -62,12 +62,12 @@ def real(pictures: int, turns: int) -> list[dict]:
                 crew.poll(0.5)
             graph = Graph(clock(), None, {}, SEED.node, SEED)
             crew.take(Order(graph))
-            timed(crew, 2, 4, graph, Path(folder) / "warm", 0)
+            timed(crew, 2, 4, graph, Path(folder) / "warm", 0, pace)
             for turn in range(turns):
                 for workers, runs in found.items():
                     first = 1000 * (1 + 2 * turn + workers)
                     runs.append(timed(crew, workers, pictures * workers, graph,
-                                      Path(folder) / f"{turn}_{workers}", first))
+                                      Path(folder) / f"{turn}_{workers}", first, pace))
                     print(f"turn {turn + 1}, {workers} workers: {runs[-1]}", flush=True)
         finally:
             crew.stop()
@@ -78,20 +78,39 @@ def real(pictures: int, turns: int) -> list[dict]:
     return rows
 
 
-def timed(crew: Crew, workers: int, pictures: int, graph: Graph, folder: Path,
-          first: int) -> dict:
+def timed(crew: Crew, workers: int, pictures: int, graph: Graph, folder: Path, first: int,
+          pace: Pace) -> dict:
     crew.at_work = workers
     with ledger.opened(folder) as book:
         book.plan(ledger.DRAW, ([Change(*SEED, seed)] for seed in range(first, first + pictures)))
         (folder / "pictures").mkdir()
-        before, began = psutil.Process().cpu_times(), time.monotonic()
-        Driver(book, crew, graph, folder / "pictures").run()
-        wall, after = time.monotonic() - began, psutil.Process().cpu_times()
+        before, began = cpu_seconds(), time.monotonic()
+        Driver(book, crew, graph, folder / "pictures", pace=pace).run()
+        wall, after = time.monotonic() - began, cpu_seconds()
         own = [row.seconds for row in book.pictures()]
-    spent = after.user + after.system - before.user - before.system
+    driver, servers, rest = (now - then for now, then in zip(after, before))
     return {"pictures": len(own), "wall": wall, "picture_ms": 1000 * statistics.mean(own),
-            "driver_cpu_share": spent / wall,
-            "overhead_ms_per_picture": 1000 * (wall * workers - sum(own)) / len(own)}
+            "driver_cpu_share": driver / wall,
+            "overhead_ms_per_picture": 1000 * (wall * workers - sum(own)) / len(own),
+            "server_cpu_ms_per_picture": 1000 * servers / len(own),
+            "fleet_cpu_ms_per_picture": 1000 * (driver + rest) / len(own)}
+
+
+def cpu_seconds() -> tuple[float, float, float]:
+    """Of the driver, the ComfyUI servers, and all else: Ray and the workers. A busy machine makes
+    seconds longer, not these."""
+    own = psutil.Process()
+    driver, servers, rest = sum(own.cpu_times()[:2]), 0.0, 0.0
+    for process in own.children(recursive=True):
+        try:
+            spent = sum(process.cpu_times()[:2])
+            if "main.py" in " ".join(process.cmdline()) and "guard.py" not in process.cmdline()[1]:
+                servers += spent
+            else:
+                rest += spent
+        except psutil.NoSuchProcess:
+            pass
+    return driver, servers, rest
 
 
 def _summary(workers: int, runs: list[dict]) -> dict:
@@ -103,7 +122,10 @@ def _summary(workers: int, runs: list[dict]) -> dict:
             "pictures_per_minute": round(pace, 2), "efficiency": 1.0,
             "driver_cpu_share": round(middle("driver_cpu_share"), 4),
             "overhead_ms_per_picture": round(middle("overhead_ms_per_picture"), 1),
-            "picture_ms": round(middle("picture_ms"), 1), "turns": len(runs),
+            "picture_ms": round(middle("picture_ms"), 1),
+            "server_cpu_ms_per_picture": round(middle("server_cpu_ms_per_picture"), 1),
+            "fleet_cpu_ms_per_picture": round(middle("fleet_cpu_ms_per_picture"), 1),
+            "turns": len(runs),
             "load_average": round(os.getloadavg()[1], 1)}
 
 
