@@ -70,7 +70,8 @@ class Resumable:
                                       if column[0] is not None}}
 
     def take_up(self, state: dict[str, torch.Tensor]) -> None:
-        """Goes on from another run's state; that it is of the same run is checked on the way."""
+        """Goes on from another run's state. That seed, sampler and levels are the same is checked on
+        the way; that prompt and cfg are is for the caller."""
         self._last_x = state["x"]
         told = [state[name] for name in Answer._fields if name in state]
         self._answers = [Answer(*parts) for parts in zip(*told)]
