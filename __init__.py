@@ -26,6 +26,7 @@ from .nodes.samplers import BayesDiffKSampler, BayesDiffSamplerCustom  # noqa: E
 from .nodes.score_image import BayesDiffScoreImage  # noqa: E402
 from .nodes.scores import BayesDiffScore  # noqa: E402
 from .nodes.selfcheck import BayesDiffSelfCheck  # noqa: E402
+from .nodes.stages import BayesDiffStage  # noqa: E402
 from .nodes.trajectory import (  # noqa: E402
     BayesDiffTrajectoryAtStep,
     BayesDiffTrajectoryLoad,
@@ -42,7 +43,8 @@ class BayesDiffExtension(ComfyExtension):
                 BayesDiffKSampler, BayesDiffSamplerCustom, BayesDiffBestOfN, BayesDiffRepair,
                 BayesDiffResample, BayesDiffTrajectoryAtStep, BayesDiffTrajectorySave,
                 BayesDiffTrajectoryLoad, BayesDiffHeatmap, BayesDiffScore, BayesDiffScoreImage,
-                BayesDiffFilter, BayesDiffSelfCheck, BayesDiffDemoModel, BayesDiffDemoPrompt]
+                BayesDiffFilter, BayesDiffSelfCheck, BayesDiffDemoModel, BayesDiffDemoPrompt,
+                *([BayesDiffStage] if os.environ.get("BAYESDIFF_FLEET") else [])]
 
 
 async def comfy_entrypoint() -> BayesDiffExtension:

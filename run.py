@@ -2,10 +2,12 @@
 """Everything a developer or a newcomer runs. Standard library only.
 
     python run.py demo                  the first example workflow in a real ComfyUI
-    python run.py test                  all tests (or: core host server browser)
+    python run.py test                  all tests (or: core host server browser fleet)
     python run.py test --all-hosts      host and server tests on every known ComfyUI
     python run.py test soak             the long ones, under half an hour
     python run.py serve                 ComfyUI with this pack, in your browser
+    python run.py fleet FILE --seeds 0:1000 --output DIR
+                                        many pictures on many servers (docs/fleet.md)
     python run.py bench accuracy        a benchmark of benchmarks/
     python run.py setup                 only set up
 """
@@ -26,7 +28,8 @@ if sys.version_info < (3, 10):  # noqa: UP036 - before any import that needs it
 from tools import browser, environment, reports, server
 from tools.places import REPOSITORY, cache_folder
 
-TIERS = ["core", "host", "server", "browser"]
+TIERS = ["core", "host", "server", "browser", "fleet"]
+FOLDERS = {"fleet": "cluster"}  # of tests, where it is not the tier's name: that is a package
 # Beside the newest host, these on the oldest: each group is a process of its own.
 ON_THE_OLDEST = [["server/test_server.py", "server/test_llla.py", "server/test_workflows.py"],
                  ["host/test_pack.py", "host/test_bit_identity.py"]]
@@ -72,7 +75,9 @@ def test(options, host, python) -> int:
     if "browser" in tiers:
         environ["BAYESDIFF_CHROMIUM"] = browser.chromium()
     # name, where, what: one after the other
-    jobs = [(tier, None if tier == "core" else host, python, [tier]) for tier in tiers]
+    jobs = [(tier, None if tier == "core" else host,
+             _with_ray(python, environ) if tier == "fleet" else python, [FOLDERS.get(tier, tier)])
+            for tier in tiers]
     if not (options.tiers or options.pytest_options or options.host_version
             or os.environ.get("COMFYUI_PATH")):
         oldest = environment.host_folder(next(iter(environment.HOSTS)))
@@ -176,23 +181,40 @@ def serve(options, host, python) -> None:
         server.wait()
 
 
+def fleet(options, host, python) -> int:
+    environ = {"PYTHONPATH": str(REPOSITORY)}
+    return _wait(_start(_with_ray(python, environ), ["-m", "fleet", *options.rest], host, environ,
+                        folder=Path.cwd()))
+
+
+def _with_ray(python: Path, environ: dict) -> Path:
+    """The Python for the driver and its workers; their servers keep the one without Ray."""
+    environ["COMFYUI_PYTHON"] = str(python)
+    return environment.python_for_fleet()
+
+
 def bench(options, host, python) -> int:
     names = sorted(p.stem.removeprefix("bench_") for p in REPOSITORY.glob("benchmarks/bench_*.py"))
     if options.name not in names:
         raise environment.SetupError(f"no benchmark {options.name!r}: choose one of {names}")
-    return _run(python, ["-m", f"benchmarks.bench_{options.name}", *options.rest], host)
+    environ = {}
+    if options.name == "fleet":
+        python = _with_ray(python, environ)
+    return _wait(_start(python, ["-m", f"benchmarks.bench_{options.name}", *options.rest], host,
+                        environ))
 
 
 def _run(python, arguments, host) -> int:
     return _wait(_start(python, arguments, host))
 
 
-def _start(python, arguments, host, environ=None, output=None) -> subprocess.Popen:
+def _start(python, arguments, host, environ=None, output=None,
+           folder=REPOSITORY) -> subprocess.Popen:
     environ = {**os.environ, **(environ or {}), "PYTHONUNBUFFERED": "1"}
     environ.pop("BAYESDIFF_HOST", None)
     if host is not None:
         environ["BAYESDIFF_HOST"] = str(host)
-    return subprocess.Popen([str(python), *arguments], cwd=REPOSITORY, env=environ, stdout=output,
+    return subprocess.Popen([str(python), *arguments], cwd=folder, env=environ, stdout=output,
                             stderr=output)
 
 
@@ -255,6 +277,9 @@ def _parse() -> argparse.Namespace:
     serving = command(serve, "start ComfyUI with this pack")
     serving.add_argument("--port", type=int, default=8188, help="port (default: 8188)")
     serving.add_argument("--cpu", action="store_true", help="do not use a GPU")
+    at_work = command(fleet, "draw on many servers; see python run.py fleet draw --help")
+    at_work.add_argument("rest", nargs=argparse.REMAINDER,
+                         help="a workflow and options; or best, fit, choose, export, status")
     benching = command(bench, "run a benchmark")
     benching.add_argument("name", help="which one")
     benching.add_argument("rest", nargs=argparse.REMAINDER, help="options of the benchmark")

@@ -15,6 +15,7 @@ from ..bayesdiff_core.trajectory import joined
 from .host.run import by_mode, sampling
 from .host.run.by_mode import Options
 from .host.run.resume import At, Resumable, Score
+from .metadata import reported
 from .pictures import viewer
 from .samplers import ksampler_inputs, observer_for
 from .sockets import LLLA, TRAJECTORY
@@ -208,7 +209,8 @@ def _results(best: list[Resumable], runs: list[Resumable], plan: list[Stop], lat
     return io.NodeOutput(latent, {**latent, "samples": variance.to(latent["samples"])},
                          trajectory, seeds, ", ".join(map(str, seeds)), final,
                          json.dumps(report), latent,
-                         ui={**ui.PreviewText(text).as_dict(), "bayesdiff": [_shown(best, runs)]})
+                         ui={**ui.PreviewText(text).as_dict(), **reported(report),
+                             "bayesdiff": [_shown(best, runs)]})
 
 
 def _shown(best: list[Resumable], runs: list[Resumable]) -> dict:

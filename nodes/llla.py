@@ -96,6 +96,12 @@ class BayesDiffLLLAFit(io.ComfyNode):
                 LLLA.Input("posterior", optional=True,
                            tooltip="A posterior of the same model to continue from: its latents"
                                    " stay in and the new ones, at least 1, are added."),
+                io.Int.Input("parts", default=1, min=1, max=10000, optional=True, advanced=True,
+                             tooltip="How many machines share this fit, 1 to 10000: each runs its"
+                                     " part of num_latents, and the posteriors are merged"
+                                     " afterwards. python -m fleet fit does all of that."),
+                io.Int.Input("part", default=0, min=0, max=9999, optional=True, advanced=True,
+                             tooltip="Which part is run here, 0 to parts - 1."),
             ],
             outputs=[LLLA.Output(display_name="posterior",
                                  tooltip="The fitted posterior: 1 for all images and prompts.")],
@@ -107,10 +113,10 @@ class BayesDiffLLLAFit(io.ComfyNode):
     @classmethod
     def execute(cls, model, positive, structure, num_latents, timesteps, prior, prior_precision,
                 temperature, empty_share, seed, size, latents=None, images=None, vae=None,
-                negative=None, posterior=None) -> io.NodeOutput:
+                negative=None, posterior=None, parts=(1,), part=(0,)) -> io.NodeOutput:
         model, = single("model", model)
         settings = data_loop.Settings(structure[0], num_latents[0], timesteps[0], empty_share[0],
-                                      seed[0])
+                                      seed[0], part[0], parts[0])
         earlier = posterior[0] if posterior else None
         data_loop.check(model, settings, earlier)
         examples, source = _examples(model, positive, latents, images, vae and vae[0], size[0],

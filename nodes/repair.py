@@ -9,6 +9,7 @@ from ..bayesdiff_core import doubt, evidence
 from ..bayesdiff_core.checks import BayesDiffError
 from .host.run import sampling
 from .host.run.by_mode import Options
+from .metadata import reported
 from .samplers import ksampler_inputs, observer_for
 
 
@@ -65,7 +66,7 @@ class BayesDiffRepair(io.ComfyNode):
                   "notes": list(dict.fromkeys(notes))}
         best = {key: value for key, value in best.items() if key != "noise_mask"}
         return io.NodeOutput(best, report["scores"], json.dumps(report),
-                             ui=ui.PreviewText(_text(report)))
+                             ui={**ui.PreviewText(_text(report)).as_dict(), **reported(report)})
 
 
 def _mask_of(mask: torch.Tensor, images: int) -> torch.Tensor:

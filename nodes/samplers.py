@@ -14,6 +14,7 @@ from ..bayesdiff_core.trajectory import mixed_seed
 from .host.run import by_mode, sampling
 from .host.run.by_mode import MODES, PAPER_RULES, Options, Taken
 from .host.run.sampling import Observation
+from .metadata import reported
 from .pictures import viewer
 from .sockets import LLLA, TRAJECTORY
 
@@ -38,7 +39,7 @@ class BayesDiffKSampler(io.ComfyNode):
                     latent="The latent to denoise."),
                 *_inputs(),
             ],
-            outputs=_outputs(),
+            outputs=outputs(),
             search_aliases=ALIASES,
         )
 
@@ -50,7 +51,7 @@ class BayesDiffKSampler(io.ComfyNode):
         observer = observer_for(mode.mode, model, posterior, latent_image, options)
         latent, seen = sampling.sample(model, observer, seed, steps, cfg, sampler_name, scheduler,
                                        positive, negative, latent_image, denoise)
-        return _results(latent, latent_image, seen, mode, posterior)
+        return results(latent, latent_image, seen, mode, posterior)
 
 
 class BayesDiffSamplerCustom(io.ComfyNode):
@@ -72,7 +73,7 @@ class BayesDiffSamplerCustom(io.ComfyNode):
                 io.Latent.Input("latent_image", tooltip="The latent to denoise."),
                 *_inputs(),
             ],
-            outputs=_outputs(),
+            outputs=outputs(),
             search_aliases=ALIASES,
         )
 
@@ -84,7 +85,7 @@ class BayesDiffSamplerCustom(io.ComfyNode):
         observer = observer_for(mode.mode, guider.model_patcher, posterior, latent_image, options)
         latent, seen = sampling.sample_guider(guider, observer, noise, sampler, sigmas,
                                               latent_image)
-        return _results(latent, latent_image, seen, mode, posterior)
+        return results(latent, latent_image, seen, mode, posterior)
 
 
 def ksampler_inputs(seed: str, sampler: str, latent: str) -> list:
@@ -176,7 +177,7 @@ def check_input() -> io.Combo.Input:
                 " same.")
 
 
-def _outputs() -> list:
+def outputs() -> list:
     return [
         io.Latent.Output(display_name="latent", tooltip="The stock sampler's latent."),
         io.Latent.Output(display_name="variance", tooltip="Variance of each latent value, in the"
@@ -209,8 +210,8 @@ def observer_for(mode: str, model, posterior, latent: dict, options: Options):
     return by_mode.observer(mode, model, posterior, seeds, options)
 
 
-def _results(latent: dict, latent_image: dict, seen: Observation, mode: Taken,
-             posterior) -> io.NodeOutput:
+def results(latent: dict, latent_image: dict, seen: Observation, mode: Taken,
+            posterior) -> io.NodeOutput:
     trajectory = sampling.with_latents(seen.trajectory, latent_image, latent)
     variance = trajectory.latent_variance()
     doubt = core_scores.default(trajectory)
@@ -227,7 +228,9 @@ def _results(latent: dict, latent_image: dict, seen: Observation, mode: Taken,
               "calls": seen.calls, "extra_calls": seen.extra_calls,
               "check_calls": seen.check_calls,
               "uncertain_steps": list(seen.uncertain), "kept_steps": trajectory.steps.tolist(),
-              "notes": notes}
+              "notes": notes,
+              "all": {name: each.tolist()
+                      for name, each in core_scores.of_trajectory(trajectory).items()}}
     lines = [f"mode {mode.mode}{f' ({mode.why})' if mode.why else ''}: {seen.calls} network calls,"
              f" {seen.extra_calls} extra ones, {seen.check_calls} to check the picture",
              f"{core_scores.DEFAULT}: {_numbers(scores)}"]
@@ -244,7 +247,7 @@ def _results(latent: dict, latent_image: dict, seen: Observation, mode: Taken,
     return io.NodeOutput(latent, {**latent, "samples": variance.to(latent["samples"])},
                          trajectory, scores, json.dumps(report), {**latent, "samples": mean},
                          ui={**ui.PreviewText("\n".join([*lines, *notes])).as_dict(),
-                             "bayesdiff": [shown]})
+                             "bayesdiff": [shown], **reported(report)})
 
 
 def _numbers(values: list[float]) -> str:

@@ -7,6 +7,7 @@ from comfy_api.latest import io, ui
 from ..bayesdiff_core import doubt, evidence
 from ..bayesdiff_core.checks import BayesDiffError
 from .host import rescore
+from .metadata import reported
 from .sockets import single
 
 MEASURES = ("noise is put on the finished picture again and the model takes it off: how far the"
@@ -92,7 +93,7 @@ class BayesDiffScoreImage(io.ComfyNode):
                   "calls": chosen.calls * len(latents),
                   "notes": list(dict.fromkeys(note for one in seen for note in one.notes))}
         return io.NodeOutput(report["scores"], variances, json.dumps(report), latents,
-                             ui=ui.PreviewText(_text(report)))
+                             ui={**ui.PreviewText(_text(report)).as_dict(), **reported(report)})
 
 
 def prompts_of(positive: list, negative: list | None, cfg: float,

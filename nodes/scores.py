@@ -87,7 +87,8 @@ class BayesDiffScore(io.ComfyNode):
             lines.append("saved images will not carry the scores: the prompt came without a"
                          " workflow (extra_pnginfo)")
         return io.NodeOutput(found[name], json.dumps(report), images or ExecutionBlocker(None),
-                             ui=ui.PreviewText("\n".join(lines)))
+                             ui={**ui.PreviewText("\n".join(lines)).as_dict(),
+                                 **metadata.reported(report)})
 
 
 def with_taught(name: str, found: dict[str, list[float]], trajectories: list | None

@@ -31,6 +31,7 @@ DEFAULT_HOST = "0.30.0"
 TORCH = ["torch==2.11.0", "torchvision==0.26.0", "torchaudio==2.11.0"]
 DEVELOPMENT = REPOSITORY / "tools" / "requirements-dev.txt"
 LINTERS = REPOSITORY / "tools" / "requirements-lint.txt"
+FLEET = REPOSITORY / "tools" / "requirements-fleet.txt"
 SPACE_NEEDED_GB = 9  # the finished environment takes 6 to 7, pip unpacks beside it
 
 
@@ -93,16 +94,25 @@ def python_for(host: Path) -> Path:
     wanted, base_has = (h / "requirements.txt" for h in (host, pinned))
     if wanted.read_text() == base_has.read_text():
         return _python_in(base)
-    key = hashlib.sha256(wanted.read_bytes()).hexdigest()[:10]
+    return _layer(base, wanted, f"adding what {host.name} needs on top")
+
+
+def python_for_fleet() -> Path:
+    """A Python with Ray. The servers run on the one without it, as users' servers do."""
+    return _layer(_base_environment(_pinned_host(DEFAULT_HOST)), FLEET, "adding Ray on top")
+
+
+def _layer(base: Path, requirements: Path, words: str) -> Path:
+    """A thin environment: packages of the base stay visible, so only what differs is installed."""
+    key = hashlib.sha256(requirements.read_bytes()).hexdigest()[:10]
     layer = base.with_name(f"{base.name}-{key}")
     if not layer.is_dir():
-        _say(f"adding what {host.name} needs on top")
+        _say(words)
         with _built_aside(layer) as part:
             _make_venv(part)
-            # Packages of the base stay visible, so that only what differs is installed.
             (_site_packages(part) / "base.pth").write_text(f"{_site_packages(base)}\n")
             _pip(_python_in(part), "install", "--quiet", "-c", _constraints(part), "-r",
-                 str(wanted))
+                 str(requirements))
             part.replace(layer)
     return _python_in(layer)
 

@@ -52,10 +52,11 @@ def prepare(base: Path) -> None:
 
 @contextmanager
 def running(host: Path, python: Path, base: Path, *, port: int = 0, on_cpu: bool = True,
-            log: Path | None, options: list[str] = ()) -> Iterator[str]:
+            log: Path | None, options: list[str] = (), before: list[str] = ()) -> Iterator[str]:
     """Yields the server's address once it answers; stops the server afterwards.
 
-    Its output goes to `log`, or to the terminal if that is None.
+    Its output goes to `log`, or to the terminal if that is None. `before` runs the server's
+    command; its stdin is closed when this process is gone.
     """
     prepare(base)
     port = port or free_port()
@@ -64,11 +65,12 @@ def running(host: Path, python: Path, base: Path, *, port: int = 0, on_cpu: bool
                            " with --port")
     # A set COMFYUI_PATH and PYTHONPATH are for us, not for the server.
     environ = {k: v for k, v in os.environ.items() if k not in ("COMFYUI_PATH", "PYTHONPATH")}
-    command = [str(python), str(host / "main.py"), "--base-directory", str(base), "--port",
+    command = [*before, str(python), str(host / "main.py"), "--base-directory", str(base), "--port",
                str(port), "--listen", "127.0.0.1", "--disable-api-nodes",
                *(["--cpu"] if on_cpu else []), *options]
     output = open(log, "w") if log else None
-    process = subprocess.Popen(command, cwd=host, env=environ, stdout=output, stderr=output)
+    process = subprocess.Popen(command, cwd=host, env=environ, stdout=output, stderr=output,
+                               stdin=subprocess.PIPE if before else None)
     address = f"http://127.0.0.1:{port}"
     try:
         _wait_until_up(address, process, log)
@@ -113,13 +115,13 @@ def _stop(process: subprocess.Popen) -> None:
             process.wait()
 
 
-def ask(address: str, path: str, body: dict | None = None) -> dict:
+def ask(address: str, path: str, body: dict | None = None, seconds: float = 60) -> dict:
     """GET, or POST of a JSON body; an HTTP error becomes ServerFailed with the server's words."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(address + path, data=data,
                                      headers={"Content-Type": "application/json"})
     try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=seconds) as answer:
             return json.loads(answer.read() or b"null")
     except urllib.error.HTTPError as error:
         words = error.read().decode(errors="replace")
@@ -137,12 +139,17 @@ def run_prompt(address: str, prompt: dict, seconds: float = 300,
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         entry = ask(address, f"/history/{number}").get(number)
-        if entry and entry["status"]["completed"]:
-            return entry["outputs"]
         if entry:
-            errors = [m[1] for m in entry["status"]["messages"] if m[0].startswith("execution_")]
-            failed = [m for m in errors if "exception_message" in m] or errors
-            words = failed[-1].get("exception_message", failed[-1]) if failed else entry["status"]
-            raise ServerFailed(f"the prompt failed: {words}")
+            return outputs_of(entry)
         time.sleep(0.2)
     raise ServerFailed(f"the prompt did not finish within {seconds:.0f} s")
+
+
+def outputs_of(entry: dict) -> dict:
+    """What a prompt's entry in /history holds, by node; its error is raised."""
+    if entry["status"]["completed"]:
+        return entry["outputs"]
+    errors = [m[1] for m in entry["status"]["messages"] if m[0].startswith("execution_")]
+    failed = [m for m in errors if "exception_message" in m] or errors
+    words = failed[-1].get("exception_message", failed[-1]) if failed else entry["status"]
+    raise ServerFailed(f"the prompt failed: {words}")

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-import folder_paths
-
 from ...bayesdiff_core.checks import BayesDiffError
 from .names import check_inside, plain_name, write_at_once
 
@@ -34,6 +32,7 @@ class Kind(NamedTuple):
         return path
 
     def place(self) -> Path:
+        import folder_paths  # here: who only reads a file needs no host
         return Path(folder_paths.get_output_directory()) / self.folder
 
     def broken(self, path: Path, why: str) -> BayesDiffError:

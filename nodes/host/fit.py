@@ -46,12 +46,15 @@ class Settings(NamedTuple):
     timesteps: str
     empty_share: float
     seed: int
+    part: int = 0  # of `parts`, counted from 0: which share of the latents is run here
+    parts: int = 1
 
 
 class Example(NamedTuple):
-    """A clean latent, 1 x C (x T) x H x W in the VAE's space, and its prompt's number or None."""
+    """A clean latent, 1 x C (x T) x H x W in the VAE's space, and its prompt's number or None.
+    No latent: another part of the fit has it."""
 
-    latent: torch.Tensor
+    latent: torch.Tensor | None
     prompt: int | None = None
 
 
@@ -103,6 +106,9 @@ def check(model, settings: Settings, earlier: Llla | None = None) -> LastAffine:
     if not 0 <= settings.empty_share <= 1:
         raise BayesDiffError(f"share of empty-prompt calls is {settings.empty_share}, 0 to 1 was"
                              " expected.")
+    if not 0 <= settings.part < settings.parts:
+        raise BayesDiffError(f"part is {settings.part} of {settings.parts} parts, 0 to"
+                             f" {settings.parts - 1} was expected.")
     record = last_layer_of(model)
     if earlier is not None:
         check_posterior(earlier, record)
@@ -152,6 +158,9 @@ def own_samples(model, prompts: list, empty: torch.Tensor, settings: Settings) -
     examples = []
     for i in range(count):
         prompt = i % len(prompts)
+        if i % settings.parts != settings.part:
+            examples.append(Example(None, prompt))
+            continue
         nothing, = host_nodes.ConditioningZeroOut().zero_out(prompts[prompt])
         drawn, = host_nodes.common_ksampler(
             model, _seed(settings.seed, "own sample", i), OWN_SAMPLE_STEPS, 1.0, "euler", "normal",
@@ -283,7 +292,20 @@ def _tasks(model_sampling, prompts: list, examples: list[Example], settings: Set
         u = 0.0005 + 0.999 * ((offset + index * GOLDEN) % 1)  # 0 and 1 are no levels of a model
         sigma = noise_level(model_sampling, settings.timesteps, u)
         tasks.append(Task(index, example.latent, EMPTY if empty else prompt, sigma))
-    return tasks
+    return _of_part(tasks, settings)
+
+
+def _of_part(tasks: list[Task], settings: Settings) -> list[Task]:
+    """Each task is in one part. Of own samples those of this part were drawn; of latents that were
+    given, all parts have all."""
+    if any(task.latent is None for task in tasks):
+        found = [task for task in tasks if task.latent is not None]
+    else:
+        found = [task for task in tasks if task.index % settings.parts == settings.part]
+    if not found:
+        raise BayesDiffError(f"part {settings.part} of {settings.parts} has no latent to run: take"
+                             " fewer parts, or more latents.")
+    return found
 
 
 def _seed(seed: int, purpose: str, index: int) -> int:

@@ -9,7 +9,8 @@ from tools.server import PACK
 
 def test_the_archive_loads(host, tmp_path):
     pack = archive.unpack(tmp_path / "custom_nodes" / PACK)
-    assert not {"tests", "tools", "run.py", ".github"} & {path.name for path in pack.iterdir()}
+    assert not {"tests", "tools", "fleet", "run.py", ".github"} \
+        & {path.name for path in pack.iterdir()}
     done = subprocess.run(
         [sys.executable, str(host / "main.py"), "--base-directory", str(tmp_path), "--cpu",
          "--disable-api-nodes", "--quick-test-for-ci", "--database-url", "sqlite:///:memory:"],

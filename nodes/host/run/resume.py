@@ -93,6 +93,23 @@ class Resumable:
         self.dropped_at = step
         self._forget()
 
+    def state(self) -> dict[str, torch.Tensor]:
+        """What it needs to go on elsewhere, in mode free: a posterior's riders do not travel."""
+        if self._carried:
+            raise BayesDiffError("a run with a posterior can only go on where it was left: rank by"
+                                 " a score of mode free.")
+        columns = {name: [getattr(answer, name) for answer in self._answers]
+                   for name in Answer._fields}
+        return {"x": self._last_x, **{name: torch.stack(column) for name, column in columns.items()
+                                      if column[0] is not None}}
+
+    def take_up(self, state: dict[str, torch.Tensor]) -> None:
+        """Goes on from another run's state. That seed, sampler and levels are the same is checked
+        on the way; that prompt and cfg are is for the caller."""
+        self._last_x = state["x"]
+        told = [state[name] for name in Answer._fields if name in state]
+        self._answers = [Answer(*parts) for parts in zip(*told)]
+
     def _forget(self) -> None:
         """What it would need to go on."""
         self._answers, self._last_x, self._carried = [], None, {}

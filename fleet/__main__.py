@@ -1,0 +1,14 @@
+"""The command line: python -m fleet --help."""
+
+import sys
+
+from fleet import FleetError
+from fleet.command import main
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except FleetError as error:
+        sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,77 @@
+"""A sampler run in two parts, which need not be on one machine: what a fleet's best of N is made of
+(fleet/staged.py). Only a fleet's servers offer it."""
+
+from comfy_api.latest import io
+from comfy_execution.graph_utils import ExecutionBlocker
+
+from ..bayesdiff_core.checks import BayesDiffError
+from ..bayesdiff_core.selection import stops
+from .best_of_n import RANKS
+from .files import run_file
+from .host.run import by_mode, sampling
+from .host.run.by_mode import Options
+from .host.run.resume import Resumable
+from .metadata import reported
+from .samplers import ksampler_inputs, observer_for, outputs, results
+
+START, FINISH = "start", "finish"
+FREE = [name for name, rank in RANKS.items() if rank.mode == "free"]
+
+
+class BayesDiffStage(io.ComfyNode):
+    @classmethod
+    def define_schema(cls):
+        return io.Schema(
+            node_id="BayesDiff_Stage",
+            display_name="BayesDiff KSampler In Two Parts",
+            category="bayesdiff/fleet",
+            description="BayesDiff KSampler in mode free, left at a step and taken up again, here"
+                        " or elsewhere, with the same bits.",
+            inputs=[
+                *ksampler_inputs(seed="The seed of the noise.", sampler="The sampler.",
+                                 latent="The latent to denoise: one image or clip."),
+                io.Combo.Input("part", options=[START, FINISH],
+                               tooltip="start: to the stop, and the run is saved. finish: on from"
+                                       " what was saved."),
+                io.String.Input("run", tooltip="Name of the file in output/bayesdiff_runs, 1 to"
+                                               " 100 characters."),
+                io.Float.Input("stop_at", default=0.5, min=0.05, max=0.95,
+                               tooltip="Where it is left, as a share of the steps, 0.05 to 0.95."),
+                io.Combo.Input("rank_by", options=FREE,
+                               tooltip="What is told of it there; lowest is best."),
+            ],
+            outputs=outputs(),
+            is_output_node=True,
+        )
+
+    @classmethod
+    def execute(cls, model, seed, steps, cfg, sampler_name, scheduler, positive, negative,
+                latent_image, denoise, part, run, stop_at, rank_by) -> io.NodeOutput:
+        if len(latent_image["samples"]) != 1:
+            raise BayesDiffError(f"the latent is a batch of {len(latent_image['samples'])}, one"
+                                 " image or clip was expected: set the batch size to 1.")
+        rank = RANKS[rank_by]
+        observer = observer_for("free", model, None, latent_image,
+                                Options(mode="free", check=rank.check))
+
+        def sample(observer, seed: int):
+            return sampling.sample(model, observer, seed, steps, cfg, sampler_name, scheduler,
+                                   positive, negative, latent_image, denoise)
+
+        one = Resumable(observer, seed, sample, rank.score)
+        path, count = run_file.path_of(run), len(sampling.levels(
+            model, steps, sampler_name, scheduler, denoise)) - 1
+        if part == FINISH:
+            one.take_up(run_file.read(path, seed))
+            one.go(None, 0, count)
+            return results(one.latent, latent_image, one.observation,
+                           by_mode.taken("free", None, sampler_name), None)
+        stop, = stops(2, 1, max(count, 0), stop_at, "once", first=2)
+        one.go(stop.step, 0, stop.step)
+        if one.latent is not None:
+            raise BayesDiffError(f"{sampler_name} was done before step {stop.step}, so there is no"
+                                 " second part: choose another sampler.")
+        run_file.write(one.state(), seed, path)
+        report = {"seed": seed, "scores": one.scores, "score": rank_by, "calls": one.calls,
+                  "step": stop.step, "steps": count}
+        return io.NodeOutput(*[ExecutionBlocker(None)] * len(outputs()), ui=reported(report))

@@ -1,0 +1,149 @@
+"""The ledger and what is chosen from it, without a cluster."""
+
+import csv
+import json
+import statistics
+import time
+
+import pytest
+
+from fleet import FleetError, choosing, export, gallery, ledger, plan
+from fleet.ledger import DRAW, Picture
+
+PIXEL = (b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x00\x00\x00\x01\x00\x00\x00\x01\x08\x02\x00\x00\x00"
+         b"\x90wS\xde\x00\x00\x00\x0cIDATx\x9cc\xf8\xcf\xc0\x00\x00\x03\x01\x01\x00\xc9\xfe\x92\xef"
+         b"\x00\x00\x00\x00IEND\xaeB`\x82")
+
+
+def picture(job, seed, score, prompt="clock", **widgets):
+    return Picture(job, 0, seed, prompt, json.dumps(widgets), score,
+                   json.dumps({"relative change": score, "sum": -score}), 20, 0, 0.5, "worker0",
+                   f"{job:07}_0.png", time.time())
+
+
+@pytest.fixture
+def filled(tmp_path):
+    """Two prompts of 10 pictures; the second one's scores are a hundred times higher."""
+    folder = tmp_path / "out"
+    (folder / "pictures").mkdir(parents=True)
+    rows = [picture(10 * group + i + 1, i, (1 + (i * 7) % 10) * 100**group, prompt)
+            for group, prompt in enumerate(["clock", "heart"]) for i in range(10)]
+    with ledger.opened(folder) as book:
+        book.plan(DRAW, ([plan.Change("2", "name", row.prompt), plan.Change("5", "seed", row.seed)]
+                         for row in rows))
+        book.record(rows)
+    for row in rows:
+        (folder / "pictures" / row.file).write_bytes(PIXEL)
+    return folder, rows
+
+
+def test_jobs_are_planned_once_and_come_back_in_order(tmp_path):
+    with ledger.opened(tmp_path) as book:
+        changes = [[plan.Change("5", "seed", seed)] for seed in range(2500)]
+        assert book.plan(DRAW, changes) == 2500
+        assert book.plan(DRAW, changes[:10] + [[plan.Change("5", "seed", 9999)]]) == 1
+        assert [job.changes[0].value for job in book.waiting(DRAW)] == [*range(2500), 9999]
+        book.record([picture(3, 2, 0.1)])
+        assert 2 not in [job.changes[0].value for job in book.waiting(DRAW)]
+
+
+def test_seeds_of_64_bits_come_back_as_they_were(tmp_path):
+    with ledger.opened(tmp_path) as book:
+        book.record([picture(1, 2**64 - 1, 0.1), picture(2, 2**63, 0.2), picture(3, 5, 0.3)])
+        assert [row.seed for row in book.pictures()] == [2**64 - 1, 2**63, 5]
+
+
+def test_a_second_driver_is_refused_and_a_reader_is_not(tmp_path):
+    with ledger.opened(tmp_path):
+        with pytest.raises(FleetError, match="another fleet is at work"):
+            ledger.opened(tmp_path).__enter__()
+        with ledger.read_only(tmp_path) as book:
+            assert list(book.pictures()) == []
+    with ledger.opened(tmp_path):
+        pass
+
+
+def test_a_folder_without_a_ledger_is_refused(tmp_path):
+    with pytest.raises(FleetError, match="holds no ledger"):
+        ledger.read_only(tmp_path).__enter__()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_choosing_goes_by_each_prompts_own_scores(filled):
+    folder, rows = filled
+    with ledger.read_only(folder) as book:
+        choice = choosing.choose(book, choosing.filtering.Rule("mean + z sigma", z=1.0))
+    for prompt in ("clock", "heart"):
+        scores = [row.score for row in rows if row.prompt == prompt]
+        limit = statistics.mean(scores) + statistics.pstdev(scores)
+        kept = {each.score for each in choice.pictures if each.kept and each.group == prompt}
+        assert kept == {score for score in scores if score <= limit} and len(kept) < 10
+    assert [each.score for each in choice.pictures] == sorted(row.score for row in rows)
+
+
+def test_another_score_turns_the_choice_round_and_an_unknown_one_is_refused(filled):
+    folder, _ = filled
+    rule = choosing.filtering.Rule("keep n", keep=1)
+    with ledger.read_only(folder) as book:
+        kept = [each.picture.score for each in choosing.choose(book, rule, "sum").pictures
+                if each.kept]
+        assert sorted(kept) == [10, 1000]
+        with pytest.raises(FleetError, match="choose one of relative change, sum"):
+            choosing.choose(book, rule, "beauty")
+
+
+def test_a_taught_score_counts_within_prompts(filled, tmp_path):
+    """Disliked were the higher half of relative change."""
+    folder, rows = filled
+    taught, file = choosing.taught, tmp_path / "mine.json"
+    runs = []
+    for run in range(3):
+        scores = {"relative change": [1.3**i + run for i in range(12)],
+                  "sum": [1 + (5 * i) % 12 for i in range(12)]}
+        runs = taught.added(runs, taught.run_of(scores, list(range(6)), list(range(6, 12))))
+    choosing.pack.module("nodes.files.taught_file").write(file, runs)
+    with ledger.read_only(folder) as book:
+        choice = choosing.choose(book, choosing.filtering.Rule("keep n", keep=3),
+                                 taught_file=file)
+    for base, prompt in ((1, "clock"), (100, "heart")):
+        kept = {each.picture.score for each in choice.pictures if each.kept
+                and each.group == prompt}
+        assert kept == {base, 2 * base, 3 * base}
+    assert all(0 <= each.score <= 1 for each in choice.pictures)
+
+
+def test_kept_and_rejected_are_files_in_order_of_score_and_a_page(filled):
+    folder, rows = filled
+    with ledger.read_only(folder) as book:
+        choice = choosing.choose(book, choosing.filtering.Rule("keep n", keep=4))
+    for copies in (False, True):
+        choosing.write(choice, folder / "pictures", folder, copies)
+        names = {side: sorted((folder / side).iterdir()) for side in choosing.SIDES}
+        assert len(names["kept"]) == 8 and len(names["rejected"]) == 12
+        assert all(path.read_bytes() == PIXEL and path.is_symlink() != copies
+                   for side in names.values() for path in side)
+        ranks = [int(path.name[:6]) for path in names["kept"]]
+        by_rank = [choice.pictures[rank].score for rank in ranks]
+        assert by_rank == sorted(by_rank)
+    page = gallery.write(choice, folder / "pictures", folder, "a <b> title").read_text()
+    assert page.count("<figure") == 20 and page.count('<figure class="kept"') == 8
+    assert "a &lt;b&gt; title" in page and 'src="pictures/0000001_0.png"' in page
+    assert page.index("0000001_0.png") < page.index("0000004_0.png")  # scores 1 and 2
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
+def test_exported_it_has_a_row_a_picture(filled, tmp_path, name):
+    folder, rows = filled
+    with ledger.read_only(folder) as book:
+        assert export.write(book, tmp_path / name) == 20
+    if name == "t.csv":
+        with open(tmp_path / name, newline="") as file:
+            found = [(int(row["seed"]), float(row["score relative change"]), row["prompt"])
+                     for row in csv.DictReader(file)]
+    else:
+        import pyarrow.parquet
+        table = pyarrow.parquet.read_table(tmp_path / name).to_pydict()
+        found = list(zip(table["seed"], table["score relative change"], table["prompt"]))
+    assert found == [(row.seed, row.score, row.prompt) for row in rows]
+    with ledger.read_only(folder) as book, pytest.raises(FleetError, match="neither"):
+        export.write(book, tmp_path / "t.txt")

@@ -1,0 +1,131 @@
+"""What is to be drawn, and what is refused before anything is started or written."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from fleet import FleetError, plan
+from tests.cluster.helpers import clock
+from tools import workflow as files
+from tools.places import REPOSITORY
+from tools.server import ask
+
+NODES = {node["class_type"]: {} for node in clock().values()}
+
+
+def jobs(seeds=None, grid=(), table=None, graph=None):
+    made = plan.variations(seeds, list(grid), table)
+    found = list(made.jobs(graph or plan.graph(clock(), NODES)))
+    assert len(found) == len(made)
+    return found
+
+
+@pytest.mark.parametrize("words, seeds", [
+    ("0:3", [0, 1, 2]), ("5:12:3", [5, 8, 11]), ("8,3,8", [8, 3]), ("7", [7]),
+    ("18446744073709551615", [2**64 - 1])])
+def test_seeds_are_ranges_or_lists(words, seeds):
+    assert jobs(words) == [[("5", "seed", seed)] for seed in seeds]
+
+
+def test_every_row_meets_every_choice_and_every_seed(tmp_path):
+    table = tmp_path / "prompts.csv"
+    table.write_text("2.name,steps\nclock,10\nheart,20\n")
+    found = jobs("0:3", ["5.cfg=2|3.5"], table)
+    assert found == [[("2", "name", name), ("5", "steps", steps), ("5", "cfg", cfg),
+                      ("5", "seed", seed)]
+                     for name, steps in (("clock", 10), ("heart", 20)) for cfg in (2, 3.5)
+                     for seed in range(3)]
+
+
+def test_an_order_of_widgets_does_not_make_another_job():
+    one, other = plan.Change("5", "cfg", 2), plan.Change("5", "seed", 1)
+    assert plan.key([one, other]) == plan.key([other, one]) != plan.key([one])
+
+
+@pytest.mark.parametrize("words, told", [
+    ("5:5", "holds no seed"), ("9:3", "holds no seed"), ("0:1000000000", "at most 1,000,000"),
+    ("a:b", "FIRST:END"), ("-3:5", "FIRST:END"), ("0:10:0", "step of 1"), ("1:2:3:4", "FIRST:END"),
+    ("18446744073709551616", "2\\^64 - 1")])
+def test_bad_seeds_are_refused_in_words(words, told):
+    with pytest.raises(FleetError, match=told):
+        jobs(words)
+
+
+def test_widgets_that_are_not_there_or_not_single_are_refused():
+    with pytest.raises(FleetError, match="names 0 widgets"):
+        jobs("0:3", ["5.nothing=1"])
+    with pytest.raises(FleetError, match=r"names 2 widgets.*2.name .*3.name"):
+        jobs("0:3", ["name=heart"])
+    with pytest.raises(FleetError, match="names 0 widgets"):  # a link is not a widget
+        jobs("0:3", ["5.model=1"])
+    with pytest.raises(FleetError, match="nothing is varied"):
+        jobs()
+
+
+def test_the_seed_is_found_behind_a_noise_node_and_a_link():
+    prompt = clock()
+    prompt["5"]["class_type"] = "BayesDiff_SamplerCustom"
+    del prompt["5"]["inputs"]["seed"]
+    prompt["5"]["inputs"]["noise"] = ["8", 0]
+    prompt["8"] = {"class_type": "RandomNoise", "inputs": {"noise_seed": ["9", 0]}}
+    prompt["9"] = {"class_type": "PrimitiveInt", "inputs": {"value": 4}}
+    info = {node["class_type"]: {} for node in prompt.values()}
+    assert plan.graph(prompt, info).seed == ("9", "value")
+    prompt["8"]["inputs"]["noise_seed"] = 4
+    assert plan.graph(prompt, info).seed == ("8", "noise_seed")
+    del prompt["8"]["inputs"]["noise_seed"]
+    with pytest.raises(FleetError, match="no seed widget"):
+        plan.graph(prompt, info)
+
+
+def test_of_several_seeds_one_is_to_be_named_and_both_formats_change_alike(single):
+    found = files.read(REPOSITORY / "example_workflows" / "first_look.json")
+    info = ask(single.address, "/object_info")
+    with pytest.raises(FleetError, match=r"several seeds.*6.seed.*15.seed"):
+        plan.graph(found, info)
+    graph = plan.graph(found, info, "BayesDiff KSampler.seed")
+    assert graph.sampler == "6" and plan.prompt_text(graph.prompt, "6") == "clock"
+    prompt, saved = graph.changed([plan.Change("6", "seed", 99), plan.Change("3", "name", "moon")])
+    assert files.api_prompt(saved, info) == prompt
+    assert prompt["6"]["inputs"]["seed"] == 99 and plan.prompt_text(prompt, "6") == "moon"
+    assert files.api_prompt(found, info)["6"]["inputs"]["seed"] == 0, "the workflow was changed"
+
+
+@pytest.mark.parametrize("content, told", [
+    ("{", "is no JSON"), ("[]", "is no workflow"), ('{"a": 1}', "is no workflow"),
+    (json.dumps({"1": {"class_type": "KSampler", "inputs": {}}}), "has no BayesDiff_KSampler")])
+def test_what_is_no_workflow_of_ours_is_refused(tmp_path, content, told):
+    path = tmp_path / "w.json"
+    path.write_text(content)
+    with pytest.raises(FleetError, match=told):
+        plan.read(path)
+    with pytest.raises(FleetError, match="cannot read"):
+        plan.read(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize("arguments, told", [
+    (["--seeds", "3:3"], "holds no seed"),
+    (["--seeds", "0:3", "--address", "127.0.0.1:1"], "no cluster answers at 127.0.0.1:1"),
+    (["--seeds", "0:3", "--address", "ray://x"], "HOST:PORT"),
+    (["--seeds", "0:3", "--comfyui", "nowhere"], "holds no ComfyUI"),
+])
+def test_bad_commands_say_why_and_write_nothing(workflow, tmp_path, arguments, told):
+    code, said = command([workflow, *arguments, "--cpu", "--output", tmp_path / "out"])
+    assert code == 1 and told in said and "Traceback" not in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_ray_it_says_how_to_get_it(workflow, tmp_path):
+    """By the isolated mode of Python, which sees no installed packages."""
+    code, said = command([workflow, "--seeds", "0:3", "--cpu", "--output", tmp_path / "out"],
+                         "-S")
+    assert code == 1 and "pip install" in said and "Traceback" not in said
+    assert list(tmp_path.iterdir()) == []
+
+
+def command(arguments, *options) -> tuple[int, str]:
+    done = subprocess.run([sys.executable, *options, "-m", "fleet", *map(str, arguments)],
+                          cwd=REPOSITORY, text=True, capture_output=True, timeout=120)
+    return done.returncode, done.stdout + done.stderr
