@@ -222,7 +222,7 @@ def small(picture: Image.Image, path: Path) -> None:
 
 def summary(said: dict, plain: float, ours: float, files: dict, sheets: dict) -> str:
     parted, sampled, best = said[FILTER], said[SAMPLER], said[BEST]
-    lines = ["", "image   score    (relative change: high means unsure, not bad)"]
+    lines = ["", "image   score    (doubt: the higher, the more of it is likely to be wrong)"]
     for place, score in enumerate(parted["scores"]):
         lines.append(f"{place:5} {score:7.4g}    "
                      + ("kept" if place in parted["kept"] else "rejected"))
