@@ -20,6 +20,7 @@ from .nodes.llla import (  # noqa: E402
     BayesDiffLLLASave,
 )
 from .nodes.model_info import BayesDiffModelInfo  # noqa: E402
+from .nodes.repair import BayesDiffRepair  # noqa: E402
 from .nodes.resample import BayesDiffResample  # noqa: E402
 from .nodes.samplers import BayesDiffKSampler, BayesDiffSamplerCustom  # noqa: E402
 from .nodes.score_image import BayesDiffScoreImage  # noqa: E402
@@ -39,10 +40,10 @@ routes.add()
 class BayesDiffExtension(ComfyExtension):
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
         return [BayesDiffModelInfo, BayesDiffLLLAFit, BayesDiffLLLASave, BayesDiffLLLALoad,
-                BayesDiffKSampler, BayesDiffSamplerCustom, BayesDiffBestOfN, BayesDiffResample,
-                BayesDiffTrajectoryAtStep, BayesDiffTrajectorySave, BayesDiffTrajectoryLoad,
-                BayesDiffHeatmap, BayesDiffScore, BayesDiffScoreImage, BayesDiffFilter,
-                BayesDiffSelfCheck, BayesDiffDemoModel, BayesDiffDemoPrompt,
+                BayesDiffKSampler, BayesDiffSamplerCustom, BayesDiffBestOfN, BayesDiffRepair,
+                BayesDiffResample, BayesDiffTrajectoryAtStep, BayesDiffTrajectorySave,
+                BayesDiffTrajectoryLoad, BayesDiffHeatmap, BayesDiffScore, BayesDiffScoreImage,
+                BayesDiffFilter, BayesDiffSelfCheck, BayesDiffDemoModel, BayesDiffDemoPrompt,
                 *([BayesDiffStage] if os.environ.get("BAYESDIFF_FLEET") else [])]
 
 

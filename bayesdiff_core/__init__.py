@@ -43,7 +43,7 @@ Beyond the paper:
     iteration                          how a network is asked, and noise that belongs to an image
     heatmap, smoothing                 from a variance to a picture
     scores, filtering, selection       numbers for an image, and what is kept by them
-    evidence, confidence, learned      what else tells wrong pictures, and one score of several
+    evidence, doubt, learned           what else tells wrong pictures, and one score of several
     selfcheck, taught                  whether a score agrees with a person's choice, and one
                                        that learns it
     checks                             refusals

@@ -9,6 +9,7 @@ sure. `relative` frees a map of the latent's scale and of the picture's own cont
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch.nn import functional
@@ -19,12 +20,37 @@ LATE = 0.2  # of the steps
 TOP = 0.05  # of the pixels
 SMOOTH = 3  # pixels of the latent
 REDRAW = (1.2, 0.5, 0.2)  # noise to signal, of the three calls of a redrawing
-DRAWS = {1.2: 6, 2.0: 6}  # noise to signal -> noises of `of_picture`, in pairs of n and -n
-REDRAWS = 4
-AHEAD = 8  # calls of a look ahead
+# the maps of `of_picture`, in the order that they are made
+CHECKS = ("renoised 1.2", "pull 1.2", "renoised 2.0", "pull 2.0", "redrawn")
+AHEAD, AHEAD_DRAWS = 7, 6  # calls of a look ahead, and of the check of what it sees
+AHEAD_LATE = 0.25  # of its estimates
 PROBE = 0.05  # of the network's input, as large as rounding in bf16 allows it to be small
 LEAST = 1e-12  # of a flat picture's variance, in the latent's unit
 Denoise = Callable[[torch.Tensor, float], torch.Tensor]
+
+
+class Effort(NamedTuple):
+    """Of a check of a finished picture."""
+
+    draws: Mapping[float, int]  # noise to signal -> noises, in pairs of n and -n
+    redraws: int
+
+    @property
+    def calls(self) -> int:
+        return sum(self.draws.values()) + self.redraws * len(REDRAW)
+
+
+FULL, QUICK = Effort({1.2: 6, 2.0: 6}, 4), Effort({1.2: 6}, 0)
+EFFORTS = {"quick": QUICK, "full": FULL}
+CHOICES = ("auto", "off", *EFFORTS)
+
+
+def effort(check: str, steps: int) -> Effort | None:
+    """auto: the most that takes at most half as many calls as the run has steps."""
+    if check != "auto":
+        return EFFORTS.get(check)
+    fitting = [one for one in EFFORTS.values() if 2 * one.calls <= steps]
+    return max(fitting, key=lambda one: one.calls, default=None)
 
 
 def signal(sigma: float, flow: bool) -> float:
@@ -120,37 +146,45 @@ def redrawn(denoise: Denoise, picture: torch.Tensor, noises: Sequence[torch.Tens
 
 
 def of_picture(denoise: Denoise, picture: torch.Tensor, noise: Callable[[int], torch.Tensor],
-               flow: bool = False, draws: Mapping[float, int] = DRAWS, redraws: int = REDRAWS,
+               flow: bool = False, effort: Effort = FULL,
                reach: tuple[float, float] = (0.0, math.inf)) -> dict[str, torch.Tensor]:
-    """The maps that need nothing but a picture, and `calls_of_picture`, by the names that
-    confidence.py knows. noise(number) is one that all pictures share; reach: the least and the
-    greatest sigma that the network knows."""
+    """The maps that need nothing but a picture, those of CHECKS that the effort makes.
+    noise(number) is one that all pictures share; reach: the least and the greatest sigma that the
+    network knows."""
     maps = {}
-    for ratio, count in draws.items():
+    for ratio, count in effort.draws.items():
         noises = pairs([noise(number) for number in range(count // 2)])
         maps[f"renoised {ratio}"], maps[f"pull {ratio}"] = renoised(
             denoise, picture, noises, within(ratio, flow, reach), flow)
-    noises = pairs([noise(50 + number) for number in range(redraws // 2)])
-    maps["redrawn"] = redrawn(denoise, picture, noises,
-                              [within(ratio, flow, reach) for ratio in REDRAW], flow)
+    if effort.redraws:
+        noises = pairs([noise(50 + number) for number in range(effort.redraws // 2)])
+        maps["redrawn"] = redrawn(denoise, picture, noises,
+                                  [within(ratio, flow, reach) for ratio in REDRAW], flow)
     return maps
 
 
-def calls_of_picture(draws: Mapping[float, int] = DRAWS, redraws: int = REDRAWS) -> int:
-    return sum(draws.values()) + redraws * len(REDRAW)
-
-
-def look_ahead(denoise: Denoise, x: torch.Tensor, sigmas: torch.Tensor,
+def look_ahead(denoise: Denoise, x: torch.Tensor, sigmas: torch.Tensor, denoised: torch.Tensor,
                calls: int = AHEAD) -> list[torch.Tensor]:
-    """The denoised estimates of a rough run to the end, by Euler steps over `calls` of the levels
-    that are left; x is at the first of `sigmas`. Its last estimate is a preview of the picture, and
-    their late change tells part way what that of the whole run will."""
-    at = torch.linspace(0, len(sigmas) - 1, min(calls, len(sigmas) - 1) + 1).round().long()
-    levels, estimates = sigmas[at].tolist(), []
-    for sigma, to in zip(levels, levels[1:]):
+    """The denoised estimates of a rough run to the end, by Euler steps over a few of the levels
+    that are left; x is at the first of `sigmas`, where `denoised` is known. Its last estimate is a
+    preview of the picture, and their late change tells part way what that of the whole run will."""
+    at = torch.linspace(0, len(sigmas) - 1, min(calls + 1, len(sigmas) - 1) + 1).round().long()
+    levels, estimates = sigmas[at].tolist(), [denoised]
+    for before, sigma in zip(levels, levels[1:-1]):
+        x = torch.lerp(estimates[-1], x, sigma / before)
         estimates.append(denoise(x, sigma))
-        x = torch.lerp(estimates[-1], x, to / sigma)
     return estimates
+
+
+def ahead(denoise: Denoise, x: torch.Tensor, sigmas: torch.Tensor, denoised: torch.Tensor,
+          noise: Callable[[int], torch.Tensor], flow: bool = False,
+          reach: tuple[float, float] = (0.0, math.inf), calls: int = AHEAD,
+          draws: int = AHEAD_DRAWS) -> tuple[dict, torch.Tensor]:
+    """Maps of the picture that a run part way is heading for, by the names of a quick check, and
+    that picture. As many calls, and draws on top of them."""
+    estimates = look_ahead(denoise, x, sigmas, denoised, calls)
+    maps = of_picture(denoise, estimates[-1], noise, flow, Effort({1.2: draws}, 0), reach)
+    return maps | {"late 20": late_change(estimates, AHEAD_LATE)}, estimates[-1]
 
 
 def posterior_covariance(denoise: Denoise, x: torch.Tensor, denoised: torch.Tensor, sigma: float,

@@ -7,6 +7,7 @@ one.
 import torch
 from torch.nn import functional
 
+from . import doubt
 from .checks import BayesDiffError
 from .heatmap import deviation_map, resized
 from .smoothing import without_low_pass
@@ -14,8 +15,11 @@ from .trajectory import Trajectory
 
 SUM, MEAN, CONTRAST, PATCH = "sum", "mean", "local contrast", "worst patch"
 IN_MASK, TRAJECTORY, RELATIVE = "inside mask", "trajectory variance", "relative change"
-SCORES = [SUM, MEAN, CONTRAST, PATCH, IN_MASK, TRAJECTORY, RELATIVE]
+DOUBT = doubt.NAME
+SCORES = [DOUBT, SUM, MEAN, CONTRAST, PATCH, IN_MASK, TRAJECTORY, RELATIVE]
 MEASURES = {  # what a number is, in words for a report
+    DOUBT: "how much the picture changed in the last steps and, where it was checked, how much the"
+           " model would change it, beside its own contrast",
     SUM: "variance summed over pixels and channels", MEAN: "mean variance of a latent value",
     CONTRAST: "how far the standard deviation is from its local mean",
     PATCH: "highest mean variance in a window", IN_MASK: "mean variance inside the mask",
@@ -23,7 +27,7 @@ MEASURES = {  # what a number is, in words for a report
     RELATIVE: "how much the picture still changed in the last 40 % of the steps, over its own"
               " detail"}
 LEAST_DETAIL = 1e-6  # of a flat picture, in the latent's unit
-DEFAULT = RELATIVE  # the one above chance on a net that was not used for choosing (bench quality)
+DEFAULT = DOUBT  # bench truth
 
 
 def total(variance: torch.Tensor) -> torch.Tensor:
@@ -113,11 +117,20 @@ def all_scores(variance: torch.Tensor, tail: torch.Tensor | None = None,
     return found
 
 
-def default(trajectory: Trajectory) -> torch.Tensor:
-    """DEFAULT of a trajectory, which every sampler mode records: B values."""
-    return relative_change(trajectory.latent_tail(), trajectory.latent_picture())
+def default(trajectory: Trajectory) -> doubt.Doubt:
+    """DEFAULT of a trajectory, which every sampler mode records."""
+    return doubt.doubt(trajectory.maps(), trajectory.picture)
 
 
-def of_trajectory(trajectory: Trajectory, mask: torch.Tensor | None = None) -> dict:
-    return all_scores(trajectory.latent_variance(), trajectory.latent_tail(), mask,
-                      trajectory.latent_picture())
+def doubt_of(trajectory: Trajectory) -> torch.Tensor:
+    """The map whose mean square is the square of that score: B x 1 x (T) x H x W."""
+    return doubt.doubt_map(trajectory.maps(), default(trajectory).values)
+
+
+def of_trajectory(trajectory: Trajectory,
+                  mask: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+    """Every score, and the parts of DOUBT, by name."""
+    found = default(trajectory)
+    return {DOUBT: found.values, **all_scores(
+        trajectory.latent_variance(), trajectory.latent_tail(), mask,
+        trajectory.latent_picture()), **found.parts}

@@ -161,8 +161,7 @@ def most_weighty(taught: Taught, count: int = 3) -> list[tuple[str, float]]:
 
 def _logs(scores: Scores) -> dict[str, torch.Tensor]:
     """Without scores that are 0 for all, as those of a variance are where there is no posterior:
-    they tell nothing. A score that may be negative is a sum of logarithms already (confidence) and
-    stays as it is."""
+    they tell nothing."""
     found = {}
     for name, values in scores.items():
         bad = [index for index, value in enumerate(values) if not math.isfinite(value)]
@@ -172,8 +171,7 @@ def _logs(scores: Scores) -> dict[str, torch.Tensor]:
                                  " out.")
         exact = torch.tensor(values, dtype=torch.float64)
         if exact.any():
-            signed = bool((exact < 0).any())
-            found[name] = exact if signed else exact.clamp(min=learned.TINY).log()
+            found[name] = exact.clamp(min=learned.TINY).log()
     return found
 
 

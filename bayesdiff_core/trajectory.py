@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from . import checks
+from . import checks, doubt, evidence
 from .checks import BayesDiffError
 from .smoothing import smoothed
 
@@ -35,6 +35,9 @@ class Trajectory(NamedTuple):
     recipe: object = None  # how it was sampled, for whoever sampled it; not looked into here. Of a
     # joined trajectory a tuple of Parts
     sampled: torch.Tensor | None = None  # B x ...: the picture, where it is not mean[-1] = E(x_0)
+    late: torch.Tensor | None = None  # B x ...: trajectory variance of the very last steps
+    checked: torch.Tensor | None = None  # maps x B x ...: the first of evidence.CHECKS, as many as
+    # were made of the finished picture
 
     @property
     def nbytes(self) -> int:
@@ -49,15 +52,24 @@ class Trajectory(NamedTuple):
                                  " choose one of these, or sample again and keep more steps.")
         return kept.index(step)
 
+    @property
+    def picture(self) -> torch.Tensor:
+        """The result that was drawn, B x ...: E(x_0) in all modes but paper, which draws eps."""
+        return self.mean[self.position(-1)] if self.sampled is None else self.sampled
+
+    def maps(self) -> dict[str, torch.Tensor]:
+        """Maps of what the run left behind, by the names that doubt.py knows, B x ... each."""
+        tail = self.tail[self.position(-1)]
+        found = {doubt.LATE: tail if self.late is None else self.late, doubt.TAIL: tail}
+        return found | dict(zip(evidence.CHECKS, () if self.checked is None else self.checked))
+
     def latent_mean(self, step: int = -1) -> torch.Tensor:
         """E(x_t) in the LATENT's scale, B x ..."""
         return self.mean[self.position(step)] * self.scale + self.shift
 
     def latent_picture(self) -> torch.Tensor:
-        """The result that was drawn, in the LATENT's scale, B x ...: E(x_0) in all modes but paper,
-        which draws eps."""
-        picture = self.mean[self.position(-1)] if self.sampled is None else self.sampled
-        return picture * self.scale + self.shift
+        """The picture in the LATENT's scale, B x ..."""
+        return self.picture * self.scale + self.shift
 
     def latent_variance(self, step: int = -1) -> torch.Tensor:
         """Var(x_t) in the LATENT's scale, B x ..."""
@@ -96,6 +108,11 @@ class Trajectory(NamedTuple):
         return torch.stack(drawn, dim=1)
 
 
+# Along which dimension the images are.
+IMAGES = {"mean": 1, "variance": 1, "tail": 1, "deviations": 2, "seeds": 0, "sampled": 0, "late": 0,
+          "checked": 1}
+
+
 class Part(NamedTuple):
     """Of a joined trajectory: how it was sampled, and how many of the images it is."""
 
@@ -124,13 +141,14 @@ def joined(trajectories: list[Trajectory]) -> Trajectory:
                                  f" {number}. Use latents of one size and one mode.")
     parts = [Part(part.recipe, part.mean.shape[1])
              for each in trajectories for part in parts_of(each)]
-    if len({each.sampled is None for each in trajectories}) > 1:
-        raise BayesDiffError("trajectories to be joined are of mode paper in part: join those of"
-                             " one mode.")
+    for name in ("sampled", "late", "checked"):
+        if len({None if part is None else len(part) if name == "checked" else 1
+                for part in (getattr(each, name) for each in trajectories)}) > 1:
+            raise BayesDiffError(f"trajectories to be joined are of different kinds ({name}): join"
+                                 " those of one mode and one check.")
     return first._replace(
         **{name: torch.cat([getattr(each, name) for each in trajectories], dim)
-           for name, dim in (("mean", 1), ("variance", 1), ("tail", 1), ("deviations", 2),
-                             ("seeds", 0), ("sampled", 0)) if getattr(first, name) is not None},
+           for name, dim in IMAGES.items() if getattr(first, name) is not None},
         recipe=tuple(parts) if len(parts) > 1 else first.recipe)
 
 
@@ -141,12 +159,9 @@ def parts_of(trajectory: Trajectory) -> list[Trajectory]:
         return [trajectory]
     found, at = [], 0
     for part in trajectory.recipe:
-        images = slice(at, at + part.images)
-        found.append(trajectory._replace(
-            mean=trajectory.mean[:, images], variance=trajectory.variance[:, images],
-            tail=trajectory.tail[:, images], deviations=trajectory.deviations[:, :, images],
-            seeds=trajectory.seeds[images], recipe=part.recipe,
-            sampled=None if trajectory.sampled is None else trajectory.sampled[images]))
+        found.append(trajectory._replace(recipe=part.recipe, **{
+            name: whole.narrow(dim, at, part.images) for name, dim in IMAGES.items()
+            if (whole := getattr(trajectory, name)) is not None}))
         at += part.images
     return found
 
@@ -204,25 +219,20 @@ class TrajectoryVariance:
     """Variance of the denoised estimate over the last steps (arXiv 2406.09358): no posterior, no
     extra calls, any sampler."""
 
-    def __init__(self, last: int):
-        checks.at_least("number of last steps", last, 2)
-        self._window: deque[torch.Tensor] = deque(maxlen=last)
-
-    @classmethod
-    def of_run(cls, steps: int) -> "TrajectoryVariance":
-        """Over the last TAIL of a run, and of its part so far when asked earlier."""
-        return cls(max(2, round(TAIL * steps)))
+    def __init__(self, steps: int):
+        self._steps = steps
+        self._window: deque[torch.Tensor] = deque(maxlen=_last(TAIL, steps))
 
     def add(self, denoised: torch.Tensor) -> None:
         self._window.append(denoised)
 
-    def variance(self) -> torch.Tensor:
-        """Population variance over the steps in the window; 0 after the first."""
+    def over(self, share: float = TAIL) -> torch.Tensor:
+        """Population variance over the last steps so far, as many as this share of the whole run,
+        at most TAIL; 0 after the first."""
         checks.at_least("number of steps seen", len(self._window), 1)
-        return torch.stack(tuple(self._window)).var(0, unbiased=False)
-
-    def recent(self) -> torch.Tensor:
-        """Over the last RECENT of the run instead, to tell part way how it will end."""
-        checks.at_least("number of steps seen", len(self._window), 1)
-        last = max(2, round(self._window.maxlen * RECENT / TAIL))
+        last = _last(share, self._steps)
         return torch.stack(tuple(self._window)[-last:]).var(0, unbiased=False)
+
+
+def _last(share: float, steps: int) -> int:
+    return max(2, round(share * steps))

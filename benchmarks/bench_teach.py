@@ -13,24 +13,32 @@ import argparse
 
 import torch
 
-from bayesdiff_core import confidence, scores, taught
+from bayesdiff_core import doubt, scores, taught
 from bayesdiff_core.checks import BayesDiffError
 from benchmarks import report
-from benchmarks.bench_truth import auroc, named, parts_of, rounded, scores_of, wrong_of
+from benchmarks.bench_truth import (
+    DEFAULT,
+    DEFAULT_FREE,
+    auroc,
+    named,
+    parts_of,
+    rounded,
+    scores_of,
+    wrong_of,
+)
 from benchmarks.worlds import drawings, nets, sampling
 
 RUN, NAMED_EACH, ORDERS = 20, 20, 20
 LEAST_PICTURES = 200
 LEAST_LEFT = 8  # wrong pictures, for an AUROC
 PRESENT = {name: f"present: {name}" for name in (scores.TRAJECTORY, scores.RELATIVE)}
-UNTAUGHT = [PRESENT[scores.RELATIVE], PRESENT[scores.TRAJECTORY], "confidence, free", "confidence",
-            "random"]
+UNTAUGHT = [PRESENT[scores.RELATIVE], PRESENT[scores.TRAJECTORY], DEFAULT_FREE, DEFAULT, "random"]
 Features = dict[str, torch.Tensor]
 
 
 def features_of(data: dict) -> dict[str, Features]:
     """What is learned from, by name: the scores of a trajectory without and with a posterior, the
-    free parts of confidence, and those with extra calls too."""
+    free parts that doubt could have, and those with extra calls too."""
     parts = parts_of(data)
     free = {name: data[f"score {here}"] for name, here in PRESENT.items()}
     free_parts = {name: values for name, values in parts.items()
@@ -41,7 +49,7 @@ def features_of(data: dict) -> dict[str, Features]:
              "taught, parts with calls": free | with_calls}
     if "map independent" in data:
         few = len(data["map independent"])
-        contrast = parts[confidence.CONTRAST][:few, None, None, None]
+        contrast = parts[doubt.CONTRAST][:few, None, None, None]
         variance = data["map independent"][:, None] * contrast
         found["taught, with posterior"] = {
             **scores.all_scores(variance), **{name: values[:few] for name, values in free.items()}}

@@ -16,6 +16,7 @@ repair   of wrong pictures, how many are right afterwards
 """
 
 import argparse
+import functools
 import json
 import math
 
@@ -23,19 +24,28 @@ import matplotlib
 import torch
 import torch.nn.functional as F
 
-from bayesdiff_core import confidence, evidence, learned, selfcheck
+from bayesdiff_core import doubt, evidence, learned, selfcheck
 from benchmarks.report import read, show
 from benchmarks.worlds import drawings, nets, repair, rule, sampling
 from tools.places import REPOSITORY
 
 DROPPED = 0.16  # mean + 1 sigma, as in the paper
 SAMPLERS = {nets.CHOOSING: ("euler", "euler_ancestral"), nets.REPORTING: sampling.SAMPLERS}
-DEFAULT, DEFAULT_FREE = "confidence", "confidence, free"
-DEFAULT_MAP, FREE_MAP = "joint map", "late change 20 %"
-EARLY_DEFAULT = "look ahead, confidence"
-LEARNED_WITH = 0.02  # L2 penalty
+# check = auto of the samplers takes the full check of 50 steps, and the quick one from 12 steps on.
+DEFAULTS = {"run, full check": "doubt, 24 calls", "run, quick check": "doubt, 6 calls",
+            "run, no check": "doubt, no calls",
+            "picture, full check": "doubt of a picture, 24 calls",
+            "picture, quick check": "doubt of a picture, 6 calls"}
+DEFAULT, QUICK, DEFAULT_FREE = (DEFAULTS[f"run, {check} check"]
+                                for check in ("full", "quick", "no"))
+DEFAULT_MAP, QUICK_MAP, FREE_MAP = (f"doubt map, {calls}" for calls in ("24 calls", "6 calls",
+                                                                        "no calls"))
+EARLY_DEFAULT = "look ahead, 13 calls"
+STANDARDIZED = ", standardized in the batch"
+LEARNED_WITH = 0.001  # L2 penalty: more of it costs 0.01 to 0.02 on the choosing nets
 BOOTSTRAPS = 40
-MAP_NAMES = {"late 20": FREE_MAP, "late 40": "late change 40 %", "acceleration": "acceleration",
+MAP_NAMES = {"late 20": "late change 20 %", "late 40": "late change 40 %",
+             "acceleration": "acceleration",
              **{f"{kind} {ratio}": f"{label} {ratio}" for ratio in drawings.DRAWS
                 for kind, label in (("renoised", "re-noising"), ("pull", "pull"))},
              "redrawn": "redrawing", "independent": "deviations, independent",
@@ -69,15 +79,15 @@ def maps_of(data: dict) -> dict[str, torch.Tensor]:
 
 def parts_of(data: dict) -> dict[str, torch.Tensor]:
     """Every part that a combination may have, by name."""
-    found = {f"{name}, {how}": confidence.HOWS[how](one[:, None])
-             for name, one in maps_of(data).items() for how in confidence.HOWS}
-    return found | {confidence.PATH: data["score acceleration"],
-                    confidence.CONTRAST: evidence.contrast(data["picture"])}
+    found = {f"{name}, {how}": doubt.HOWS[how](one[:, None])
+             for name, one in maps_of(data).items() for how in doubt.HOWS}
+    return found | {"acceleration, path": data["score acceleration"],
+                    doubt.CONTRAST: evidence.contrast(data["picture"])}
 
 
 def cost(parts) -> int:
     """Calls of all maps that these parts need; what two parts share is paid once."""
-    sources = {name.rsplit(", ", 1)[0] for name in parts}
+    sources = {doubt.source(name) for name in parts}
     sources = {source.replace("pull", "renoised") for source in sources}
     return sum(drawings.CALLS.get(source, 0) for source in sources)
 
@@ -88,8 +98,9 @@ def edges(picture: torch.Tensor) -> torch.Tensor:
     return evidence.relative(right.square() + down.square(), picture)[:, 0]
 
 
-def scores_of(data: dict) -> dict[str, tuple[torch.Tensor, int]]:
-    """Every score with its extra calls; some of the first pictures only."""
+def scores_of(data: dict, standard: dict | None = None) -> dict[str, tuple[torch.Tensor, int]]:
+    """Every score with its extra calls; some of the first pictures only. standard: weights of the
+    variants of doubt on logarithms that are standardized in the batch, to compare with."""
     parts = parts_of(data)
     found = {f"{MAP_NAMES[source]}, {HOW_NAMES[how]}": (parts[f"{source}, {how}"],
                                                          drawings.CALLS[source])
@@ -99,13 +110,12 @@ def scores_of(data: dict) -> dict[str, tuple[torch.Tensor, int]]:
         if f"score {name}" in data:
             calls = {"covariance": 1, drawings.SEMANTIC: drawings.CALLS["shared"]}.get(name, 0)
             found[name] = data[f"score {name}"], calls
-    for name, weights in confidence.POWERS.items():
-        found[name] = confidence.powers(parts, weights), cost(weights)
-    for name, weights in confidence.VARIANTS.items():
-        if all(part in parts for part in weights):
-            few = min(len(parts[part]) for part in weights)
-            first = {part: parts[part][:few] for part in weights}
-            found[name] = confidence.confidence(first, weights), cost(weights)
+    for variant, weights in doubt.VARIANTS.items():
+        found[DEFAULTS[variant]] = doubt.combined(parts, weights), cost(weights)
+        if standard:
+            logs = learned.standardized_logs(torch.stack([parts[name] for name in weights], 1))
+            by = torch.tensor(list(standard[variant].values()), dtype=torch.float64)
+            found[DEFAULTS[variant] + STANDARDIZED] = logs @ by, cost(weights)
     picture = data["picture"]
     noise = torch.Generator().manual_seed(0)
     return found | {"contrast (trivial)": (evidence.contrast(picture), 0),
@@ -124,9 +134,9 @@ def rounded(row: dict) -> dict:
             for key, value in row.items()}
 
 
-def detect_rows(name: str, sampler: str, data: dict) -> Rows:
+def detect_rows(name: str, sampler: str, data: dict, standard: dict | None = None) -> Rows:
     rows = []
-    for score, (values, calls) in scores_of(data).items():
+    for score, (values, calls) in scores_of(data, standard).items():
         wrong = wrong_of(data)[:len(values)]
         area = auroc(values, wrong)
         low, high = selfcheck.interval(area, int((~wrong).sum()), int(wrong.sum()))
@@ -150,9 +160,11 @@ def located(data: dict) -> dict[str, torch.Tensor]:
                "tone (trivial)": (picture - picture.mean((1, 2, 3), keepdim=True)).square(),
                "random": torch.rand(picture.shape, generator=torch.Generator().manual_seed(1))}
     found = {MAP_NAMES[name]: [one] for name, one in maps.items() if name in MAP_NAMES}
-    found[DEFAULT_MAP] = [maps[name] for name in confidence.MAP]
+    for label, effort in ((DEFAULT_MAP, evidence.CHECKS), (QUICK_MAP, evidence.CHECKS[:2]),
+                          (FREE_MAP, ())):
+        found[label] = [maps[name] for name in doubt.MAP if name in (doubt.LATE, *effort)]
     found |= {name: [one] for name, one in trivial.items()}
-    found = {name: confidence.joint_map(parts)[:, 0] for name, parts in found.items()}
+    found = {name: doubt.joint_map(parts)[:, 0] for name, parts in found.items()}
     return found | {"edges, not smoothed (trivial)": edges(picture)}
 
 
@@ -184,22 +196,20 @@ def locate_rows(name: str, sampler: str, data: dict) -> Rows:
 
 
 def early_scores(data: dict, fraction: float) -> dict[str, tuple[torch.Tensor, int]]:
-    """What is known after a fraction of the steps, with its extra calls. The combination is the
-    small one of the end, with the weights of the end, of what a look ahead previews."""
+    """What is known after a fraction of the steps, with its extra calls. Of a look ahead: the doubt
+    of the picture that it sees."""
     start = f"early {fraction} "
     known = {key.removeprefix(start): value for key, value in data.items()
              if key.startswith(start)}
-    parts = {"late 20, top": known["look ahead, top 5 %"],
-             "pull 1.2, mean": known["look ahead, pull 1.2"],
-             confidence.CONTRAST: known["look ahead, contrast"]}
-    ahead, pull = evidence.AHEAD, evidence.AHEAD + drawings.DRAWS[1.2]
-    known[EARLY_DEFAULT] = confidence.confidence(parts, confidence.SMALL)
-    calls = {"covariance": 1, "look ahead, pull 1.2": pull, EARLY_DEFAULT: pull}
-    noise = torch.rand(len(known["covariance"]), generator=torch.Generator().manual_seed(0))
-    known["random"] = noise
-    del known["look ahead, contrast"]
-    return {name: (values, calls.get(name, ahead if name.startswith("look") else 0))
-            for name, values in known.items()}
+    found = {}
+    for name, (calls, draws) in drawings.AHEAD.items():
+        label = f"look ahead, {name}"
+        parts = {part: known.pop(f"{label}, {part}") for part in doubt.QUICK}
+        found[label] = doubt.combined(parts, doubt.QUICK), calls + draws
+    known["random"] = torch.rand(len(known["covariance"]),
+                                 generator=torch.Generator().manual_seed(0))
+    return found | {name: (values, 1 if name == "covariance" else 0)
+                    for name, values in known.items()}
 
 
 def early_rows(name: str, sampler: str, data: dict) -> Rows:
@@ -217,21 +227,15 @@ def early_rows(name: str, sampler: str, data: dict) -> Rows:
     return rows
 
 
-def learn(settings: dict) -> dict[str, dict[str, float]]:
-    """The weights of each combination's parts, from the choosing settings; each setting and in it
-    each kind of picture counts the same."""
+def learn(settings: dict, ready=learned.centered_logs) -> dict[str, dict[str, float]]:
+    """The weights of each variant's parts, from the choosing settings; each setting and in it each
+    kind of picture counts the same."""
     found = {}
-    for variant, parts in {**confidence.VARIANTS, **confidence.POWERS}.items():
+    for variant, parts in doubt.VARIANTS.items():
         features, wrongs, weights = [], [], []
         for data in settings.values():
-            have = parts_of(data)
-            if not all(part in have for part in parts):
-                continue
-            few = min(len(have[part]) for part in parts)
-            wrong = wrong_of(data)[:few]
-            ready = learned.centered_logs if variant in confidence.POWERS else \
-                learned.standardized_logs
-            features.append(ready(torch.stack([have[part][:few] for part in parts], 1)))
+            have, wrong = parts_of(data), wrong_of(data)
+            features.append(ready(torch.stack([have[part] for part in parts], 1)))
             wrongs.append(wrong)
             weights.append(torch.where(wrong, 1 / wrong.sum(), 1 / (~wrong).sum()))
         values = learned.logistic(torch.cat(features), torch.cat(wrongs), LEARNED_WITH,
@@ -330,7 +334,7 @@ def main() -> None:
     parser.add_argument("--pictures", type=int, default=0, help="of a reporting setting, in"
                         " hundreds; 1000 where nothing is said")
     parser.add_argument("--learn", action="store_true",
-                        help="print the weights that confidence.py should have, and stop")
+                        help="print the weights that doubt.py should have, and stop")
     options = parser.parse_args()
     settings = {(name, sampler): drawings.setting(
                     name, sampler, options.pictures * (nets.NETS[name].role == nets.REPORTING))
@@ -340,12 +344,14 @@ def main() -> None:
                 if nets.NETS[key[0]].role == nets.CHOOSING}
     reporting = {key: data for key, data in settings.items() if key not in choosing}
     weights = learn(choosing) if choosing else read("truth").get("weights", {})
+    standard = learn(choosing, learned.standardized_logs) if choosing else None
     for variant, found in weights.items():
         print(variant, found)
     if options.learn:
         return
     tables: dict[str, Rows] = {}
-    for table, make in (("detect", detect_rows), ("locate", locate_rows), ("early", early_rows)):
+    detect = functools.partial(detect_rows, standard=standard)
+    for table, make in (("detect", detect), ("locate", locate_rows), ("early", early_rows)):
         if table in options.only:
             tables[table] = [row for (name, sampler), data in settings.items()
                              for row in make(name, sampler, data)]

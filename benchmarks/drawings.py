@@ -110,7 +110,7 @@ def ride(given: Scene, labels: torch.Tensor, x: torch.Tensor, riders: Sequence[R
     levels = given.sigmas.tolist()
     moving = [x.new_zeros(rider.deviations.count, *x.shape) for rider in riders]
     gammas = [0.0] * len(posteriors)
-    tail, states, offsets = TrajectoryVariance.of_run(len(levels) - 1), [], []
+    tail, states, offsets = TrajectoryVariance(len(levels) - 1), [], []
 
     def call(at, at_moving, sigma):
         d, predictive = den.with_posterior(at, sigma)

@@ -7,32 +7,47 @@ from typing import NamedTuple
 import torch
 from comfy_api.latest import io, ui
 
-from ..bayesdiff_core import scores
+from ..bayesdiff_core import doubt, evidence, scores
 from ..bayesdiff_core.checks import BayesDiffError
 from ..bayesdiff_core.selection import WAYS, Stop, planned_steps, stops
 from ..bayesdiff_core.trajectory import joined
 from .host.run import by_mode, sampling
 from .host.run.by_mode import Options
-from .host.run.resume import Resumable
+from .host.run.resume import At, Resumable, Score
 from .metadata import reported
 from .samplers import ksampler_inputs, observer_for
 from .sockets import LLLA, TRAJECTORY
 
 
 class Rank(NamedTuple):
-    """How runs are compared: the sampler mode, and score(variance, latent)."""
+    """How runs are compared: the sampler mode, the check at the end, and the score."""
 
     mode: str
-    score: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    check: str
+    score: Score
+
+
+def _doubt_ahead(at: At) -> torch.Tensor:
+    seen = at.ahead()
+    return doubt.doubt(seen.maps, seen.picture).values
+
+
+def _by(score: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Score:
+    """Of variance and latent, part way as at the end."""
+    return Score(lambda at: score(*at.scaled()), lambda trajectory: score(
+        trajectory.latent_variance(), trajectory.latent_picture()))
 
 
 def _summed(variance: torch.Tensor, latent: torch.Tensor) -> torch.Tensor:
     return scores.total(variance)
 
 
-RANKS = {scores.RELATIVE: Rank("free", scores.relative_change),
-         scores.TRAJECTORY: Rank("free", _summed),
-         "variance, light": Rank("light", _summed), "variance, accurate": Rank("accurate", _summed)}
+RANKS = {scores.DOUBT: Rank("free", "auto", Score(
+             _doubt_ahead, lambda trajectory: scores.default(trajectory).values)),
+         scores.RELATIVE: Rank("free", "off", _by(scores.relative_change)),
+         scores.TRAJECTORY: Rank("free", "off", _by(_summed)),
+         "variance, light": Rank("light", "off", _by(_summed)),
+         "variance, accurate": Rank("accurate", "off", _by(_summed))}
 
 
 class BayesDiffBestOfN(io.ComfyNode):
@@ -42,8 +57,8 @@ class BayesDiffBestOfN(io.ComfyNode):
             node_id="BayesDiff_BestOfN",
             display_name="BayesDiff Best of N",
             category="bayesdiff",
-            description="Samples N seeds to a step, drops those of which the model is least sure,"
-                        " and finishes the rest: each as KSampler would, bit for bit.",
+            description="Starts many seeds, finishes only the most confident: each picture is"
+                        " identical to KSampler's.",
             inputs=[
                 *ksampler_inputs(
                     seed="The first seed; the others follow at a distance of seed_stride.",
@@ -56,7 +71,7 @@ class BayesDiffBestOfN(io.ComfyNode):
                              tooltip="How many seeds to start, 2 to 256."),
                 io.Int.Input("keep", default=2, min=1, max=256,
                              tooltip="How many of them to finish, 1 to n."),
-                io.Float.Input("drop_at", default=0.75, min=0.05, max=0.95, step=0.05,
+                io.Float.Input("drop_at", default=0.5, min=0.05, max=0.95, step=0.05,
                                tooltip="When only these are left, as a share of the steps, 0.05 to"
                                        " 0.95. Later ranks more truly and saves less."),
                 io.Combo.Input("drop_schedule", options=list(WAYS), default="once",
@@ -64,12 +79,16 @@ class BayesDiffBestOfN(io.ComfyNode):
                                        " the seeds are dropped at each of several stops, evenly"
                                        " spaced up to drop_at; saves more, ranks more roughly."),
                 io.Combo.Input("rank_by", options=list(RANKS), default=scores.DEFAULT,
-                               tooltip="Lowest is best. trajectory variance: how much the denoised"
-                                       " estimate still changes. relative change: that by the"
-                                       " picture's own detail. Neither needs a posterior or extra"
-                                       " calls. variance: the model's uncertainty; light takes"
-                                       " extra calls for a fifth of the steps, accurate for half of"
-                                       " them."),
+                               tooltip="Lowest is best. doubt: looks ahead at each stop"
+                                       f" ({evidence.AHEAD + evidence.AHEAD_DRAWS} calls for each"
+                                       " seed) at the picture that the seed is heading for, and"
+                                       " checks the finished ones. trajectory variance: how much"
+                                       " the denoised estimate still changes. relative change:"
+                                       " that by the picture's own detail. Neither needs a"
+                                       " posterior or extra calls, and neither tells much before"
+                                       " three quarters of the steps. variance: the model's"
+                                       " uncertainty; light takes extra calls for a fifth of the"
+                                       " steps, accurate for half of them."),
                 io.Int.Input("uncertainty_seed", default=0, min=0, max=0xffffffffffffffff,
                              advanced=True,
                              tooltip="Seed of the deviations in ranking by variance, 0 to 2^64 - 1."
@@ -113,7 +132,8 @@ class BayesDiffBestOfN(io.ComfyNode):
                 latent_image, denoise, n, keep, drop_at, drop_schedule, rank_by, uncertainty_seed,
                 keep_steps, seed_stride=1000, posterior=None) -> io.NodeOutput:
         rank = RANKS[rank_by]
-        options = Options(uncertainty_seed=uncertainty_seed, keep_steps=keep_steps)
+        options = Options(uncertainty_seed=uncertainty_seed, keep_steps=keep_steps,
+                          check=rank.check)
         mode = by_mode.taken(rank.mode, posterior, sampler_name)
         observers = [observer_for(mode.mode, model, posterior, latent_image, options)
                      for _ in range(n)]
@@ -168,7 +188,7 @@ def _results(best: list[Resumable], runs: list[Resumable], plan: list[Stop], lat
     variance = trajectory.latent_variance()
     seeds, final = [run.seed for run in best], [run.scores[-1] for run in best]
     made = sum(run.calls for run in runs)
-    alone = sum(run.calls for run in best) / len(best)
+    alone = sum(run.calls - run.ahead_calls for run in best) / len(best)
     saved = round(alone * len(runs)) - made
     report = {
         "rank_by": rank_by, "seeds": seeds, "scores": final,
@@ -178,8 +198,10 @@ def _results(best: list[Resumable], runs: list[Resumable], plan: list[Stop], lat
         "calls": made, "calls_saved": saved, "notes": [*best[0].observation.notes,
                                                        *([f"mode free: {why}"] if why else [])]}
     text = "\n".join([
-        f"{len(best)} of {len(runs)} seeds finished, in {made} calls: {saved} saved"
-        f" ({100 * saved / (made + saved):.0f} %)",
+        f"{len(best)} of {len(runs)} seeds finished, in {made} calls: "
+        + (f"{saved} saved ({100 * saved / (made + saved):.0f} %)" if saved >= 0 else
+           f"{-saved} more than finishing all of them, as looking ahead costs more than the steps"
+           " that are left; take more steps, or rank by relative change"),
         *(f"after step {stop.step}: {stop.left} left" for stop in plan),
         *(f"seed {seed}: {score:.4g}" for seed, score in zip(seeds, final)), *report["notes"]])
     return io.NodeOutput(latent, {**latent, "samples": variance.to(latent["samples"])},

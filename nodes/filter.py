@@ -28,16 +28,15 @@ class BayesDiffFilter(io.ComfyNode):
             node_id="BayesDiff_UncertaintyScoreFilter",
             display_name="Uncertainty Score Filter",
             category="bayesdiff",
-            description="Parts images by their scores: the lower are kept, the higher rejected,"
-                        " with their latents and masks. A high score says that the model was"
-                        " unsure, not that the image is bad.",
+            description="Splits a batch into keep and reject: the lower scores are kept, the higher"
+                        " rejected, with their latents and masks.",
             inputs=[
                 io.Float.Input("scores", optional=True, force_input=True, tooltip=(
                     "One score an image, finite, in the order of the batch or list: from a"
                     " BayesDiff sampler or Uncertainty Score.")),
                 TRAJECTORY.Input("trajectory", optional=True, tooltip=(
-                    "Instead of scores, 1 or more: each image's relative change is taken, or the"
-                    " score that is chosen below.")),
+                    "Instead of scores, 1 or more: each image's doubt is taken, or the score that"
+                    " is chosen below.")),
                 io.Image.Input("images", optional=True, tooltip=(
                     "A batch or a list of any sizes, one image a score. Of videos also the frames"
                     " of each clip; link the latents too then.")),
@@ -185,7 +184,7 @@ def _scores(scores, trajectories, name: str) -> tuple[list[float], list[str]]:
     if scores is not None:
         values = [float(score) for score in scores]
     elif trajectories is not None and name == DEFAULT:
-        values = [score for part in trajectories for score in default(part).tolist()]
+        values = [score for part in trajectories for score in default(part).values.tolist()]
     elif trajectories is not None:
         found, notes = with_taught(name, scores_of(None, trajectories, None), trajectories)
         values = found[name]

@@ -13,10 +13,13 @@ from PIL import Image, ImageDraw, ImageFont
 
 from ..bayesdiff_core import heatmap as maps
 from ..bayesdiff_core.checks import BayesDiffError
+from ..bayesdiff_core.scores import DOUBT, doubt_of
 from ..bayesdiff_core.smoothing import without_low_pass
 from ..bayesdiff_core.trajectory import mixed_seed
 from .pictures import viewer
 from .sockets import TRAJECTORY, latent_of
+
+VARIANCE = "variance"
 
 
 class BayesDiffHeatmap(io.ComfyNode):
@@ -26,8 +29,8 @@ class BayesDiffHeatmap(io.ComfyNode):
             node_id="BayesDiff_UncertaintyHeatmap",
             display_name="Uncertainty Heatmap",
             category="bayesdiff",
-            description="Shows where the model was unsure, as colors over the picture and as a"
-                        " mask. Unsure is not the same as bad.",
+            description="Shows where the picture is most likely to be wrong, as colors over it and"
+                        " as a mask.",
             inputs=[
                 io.Latent.Input("variance", optional=True, tooltip=(
                     "Variance of the latent, in the latent's own scale. Link this or a"
@@ -47,14 +50,14 @@ class BayesDiffHeatmap(io.ComfyNode):
                     "Colors from the least deviation to the greatest.")),
                 io.Float.Input("opacity", default=0.6, min=0.0, max=1.0, step=0.05, tooltip=(
                     "How much the colors cover the picture, 0 (not at all) to 1 (all).")),
-                io.Float.Input("mask_threshold", default=80.0, min=0.0, max=100.0, step=0.001,
+                io.Float.Input("mask_threshold", default=95.0, min=0.0, max=100.0, step=0.001,
                                tooltip=(
-                    "The mask is 1 above it. Percentile 0-100: 80 masks the fifth with the"
-                    " greatest deviations. Value: a standard deviation.")),
+                    "The mask is 1 above it. Percentile 0-100: 95 masks the twentieth of the"
+                    " picture that is highest. Value: as the color bar shows it.")),
                 io.Combo.Input("mask_by", options=["percentile", "value"], default="percentile",
                                advanced=True, tooltip=(
-                    "What mask_threshold is: a percentile of the deviations, or a standard"
-                    " deviation as the color bar shows it.")),
+                    "What mask_threshold is: a percentile of the map, or a value as the color bar"
+                    " shows it.")),
                 io.Int.Input("grow", default=0, min=-512, max=512, advanced=True, tooltip=(
                     "Grows the mask by this many pixels of the image; shrinks it below 0.")),
                 io.Float.Input("blur", default=0.0, min=0.0, max=128.0, step=0.5,
@@ -87,8 +90,15 @@ class BayesDiffHeatmap(io.ComfyNode):
                     "Deviations above this percentile (50-100) share the last color, so that a"
                     " few high ones do not hide the rest. Does not change the mask.")),
                 io.Boolean.Input("color_bar", default=True, advanced=True, tooltip=(
-                    "Adds a strip at the right of the heatmap: the colors, with the standard"
-                    " deviations that they stand for.")),
+                    "Adds a strip at the right of the heatmap: the colors, with the values that"
+                    " they stand for.")),
+                io.Combo.Input("map", options=[DOUBT, VARIANCE], default=DOUBT, optional=True,
+                               advanced=True, tooltip=(
+                    "Of a trajectory. doubt: the same measure as the score, where the picture"
+                    " changed late and, if it was checked, where the model would change it; what"
+                    " found wrong places best in the bench. variance: the variance of the latent,"
+                    " the posterior's where there is one. Steps before the last, and method pixel,"
+                    " show the variance.")),
             ],
             outputs=[
                 io.Image.Output(display_name="overlay", tooltip=(
@@ -107,9 +117,10 @@ class BayesDiffHeatmap(io.ComfyNode):
     def execute(cls, method, color_map, opacity, value_range, clip_percentile, step, draws,
                 remove_low_pass, seed, mask_by, mask_threshold, grow, blur, color_bar,
                 variance=None, trajectory=None, samples=None, vae=None,
-                image=None) -> io.NodeOutput:
+                image=None, map=DOUBT) -> io.NodeOutput:
         source = source_of(variance, trajectory, samples, step)
-        deviation = maps.deviation_map(source.variance)
+        of_doubt = trajectory is not None and step == -1 and method == "fast" and map == DOUBT
+        deviation = maps.deviation_map(doubt_of(trajectory) if of_doubt else source.variance)
         if method == "pixel":
             deviation = pixel_deviation(source, vae, draws, seed, remove_low_pass)
         if image is None and vae is not None and source.result is not None:
@@ -127,7 +138,8 @@ class BayesDiffHeatmap(io.ComfyNode):
         mask = maps.uncertainty_mask(deviation, mask_threshold, grow, blur).flatten(0, 1)
         heatmap = with_color_bars(colors, ends, color_map) if color_bar else colors
         shown = viewer.shown(viewer.of_heatmap, image, deviation, trajectory, color_map,
-                             "pixel" if method == "pixel" else "latent", clip_percentile, shared)
+                             "pixel" if method == "pixel" else DOUBT if of_doubt else "latent",
+                             clip_percentile, shared)
         return io.NodeOutput(overlay, heatmap, mask, ui={"bayesdiff": [shown]})
 
 

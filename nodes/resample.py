@@ -33,7 +33,7 @@ class BayesDiffResample(io.ComfyNode):
                 io.Int.Input("step", default=-1, min=-1, max=10000,
                              tooltip="The step to go back to, one that the trajectory keeps: 0 is"
                                      " the start. -1: the one nearest to `fraction`."),
-                io.Float.Input("fraction", default=0.5, min=0.0, max=1.0, step=0.05,
+                io.Float.Input("fraction", default=0.3, min=0.0, max=1.0, step=0.05,
                                tooltip="Where to go back to, 0 (the start) to 1 (the end); the"
                                        " nearest kept step is taken. Only with step -1."),
                 io.Int.Input("count", default=1, min=1, max=64,

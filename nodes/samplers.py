@@ -5,10 +5,11 @@ import json
 import comfy.samplers
 from comfy_api.latest import io, ui
 
+from ..bayesdiff_core import evidence, skip_schedule
 from ..bayesdiff_core import scores as core_scores
-from ..bayesdiff_core import skip_schedule
 from ..bayesdiff_core.checks import BayesDiffError
 from ..bayesdiff_core.deviations import NOISE_MODELS
+from ..bayesdiff_core.evidence import FULL, QUICK
 from ..bayesdiff_core.trajectory import mixed_seed
 from .host.run import by_mode, sampling
 from .host.run.by_mode import MODES, PAPER_RULES, Options, Taken
@@ -162,7 +163,18 @@ def _inputs() -> list:
         io.Int.Input("keep_steps", default=10, min=2, max=1000, optional=True, advanced=True,
                      tooltip="States that the trajectory keeps, first and last included, 2 to 1000;"
                              " fewer where they would take more than 512 MB."),
+        check_input(),
     ]
+
+
+def check_input() -> io.Combo.Input:
+    return io.Combo.Input(
+        "check", options=list(evidence.CHOICES), default="auto", optional=True,
+        tooltip=f"Looks at the finished picture again: puts noise on it and lets the model take it"
+                f" off, which finds mistakes better than the run alone. quick: {QUICK.calls} extra"
+                f" network calls. full: {FULL.calls}. auto: whichever fits into half as many calls"
+                f" as there are steps; none below {2 * QUICK.calls} steps. The picture stays the"
+                " same.")
 
 
 def outputs() -> list:
@@ -173,10 +185,10 @@ def outputs() -> list:
         TRAJECTORY.Output(display_name="trajectory", tooltip="Mean, variance and deviations at the"
                                                              " kept steps."),
         io.Float.Output(display_name="scores", is_output_list=True,
-                        tooltip="One score per image, from 0: relative change, how much the image"
-                                " still changed in the last 40 % of the steps, over its own"
-                                " detail. High means unsure, not bad. Uncertainty Score gives"
-                                " others, the posterior's among them."),
+                        tooltip="One score per image, above 0: its doubt. Higher means that more of"
+                                " it is likely to be wrong. Compare images of one prompt and one"
+                                " setting. Uncertainty Score gives other scores, the posterior's"
+                                " among them."),
         io.String.Output(display_name="report", tooltip="JSON: the mode taken and why, what the"
                                                         " scores measure, the posterior's own"
                                                         " scores, calls, notes."),
@@ -202,28 +214,33 @@ def results(latent: dict, latent_image: dict, seen: Observation, mode: Taken,
             posterior) -> io.NodeOutput:
     trajectory = sampling.with_latents(seen.trajectory, latent_image, latent)
     variance = trajectory.latent_variance()
-    scores = core_scores.default(trajectory).tolist()
+    doubt = core_scores.default(trajectory)
+    scores = doubt.values.tolist()
     notes = list(seen.notes)
     if mode.mode == "free" and posterior is not None:
         notes.append("a posterior is connected, but mode free does not use it")
     report = {"mode": mode.mode, "why": mode.why, "score": core_scores.DEFAULT,
               "measures": core_scores.MEASURES[core_scores.DEFAULT], "scores": scores,
+              "from": doubt.variant,
+              "parts": {name: values.tolist() for name, values in doubt.parts.items()},
               "summed_variance": core_scores.total(variance).tolist(),
               "variance": "trajectory variance" if mode.mode == "free" else "the posterior's",
               "calls": seen.calls, "extra_calls": seen.extra_calls,
+              "check_calls": seen.check_calls,
               "uncertain_steps": list(seen.uncertain), "kept_steps": trajectory.steps.tolist(),
               "notes": notes,
               "all": {name: each.tolist()
                       for name, each in core_scores.of_trajectory(trajectory).items()}}
-    lines = [f"mode {mode.mode}{f' ({mode.why})' if mode.why else ''}: {seen.calls} network calls"
-             f" and {seen.extra_calls} extra ones",
-             f"scores, {core_scores.DEFAULT}: {_numbers(scores)}"]
+    lines = [f"mode {mode.mode}{f' ({mode.why})' if mode.why else ''}: {seen.calls} network calls,"
+             f" {seen.extra_calls} extra ones, {seen.check_calls} to check the picture",
+             f"{core_scores.DEFAULT}: {_numbers(scores)}"]
     if mode.mode != "free":
         lines.append(f"the posterior's own, summed variance: {_numbers(report['summed_variance'])}")
     shown = {"viewer": viewer.shown(viewer.of_trajectory, trajectory),
              "schedule": {"mode": mode.mode, "steps": len(trajectory.sigmas) - 1,
                           "uncertain": list(seen.uncertain),
                           "calls": seen.calls, "extra_calls": seen.extra_calls,
+                          "check_calls": seen.check_calls,
                           "flow": sampling.samples_flow(trajectory)}}
     mean = latent["samples"] if mode.mode != "paper" else \
         trajectory.latent_mean().to(latent["samples"])

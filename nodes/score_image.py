@@ -1,24 +1,17 @@
-"""One number an image from the image alone, by what a model makes of it with noise on it again."""
+"""One score per image from the image alone, by what a model makes of it with noise on it again."""
 
 import json
 
-import torch
 from comfy_api.latest import io, ui
 
+from ..bayesdiff_core import doubt, evidence
 from ..bayesdiff_core.checks import BayesDiffError
-from ..bayesdiff_core.confidence import confidence
 from .host import rescore
 from .metadata import reported
 from .sockets import single
 
-SCORE = "confidence, picture only"
 MEASURES = ("noise is put on the finished picture again and the model takes it off: how far the"
-            " result is from the picture, by all noises together and by each, over the picture's"
-            " own contrast. Each part's logarithm is standardized among the pictures compared, and"
-            " summed up with fixed weights. Higher is less sure")
-ALONE = ("a picture by itself has nothing to be compared with, so its score is 0: link at least 2"
-         " of the same prompt, or compare the parts yourself")
-EFFORTS = {f"{effort.calls} calls": effort for effort in (rescore.FULL, rescore.QUICK)}
+            " result is from the picture, beside the picture's own contrast. Higher is less sure")
 
 
 class BayesDiffScoreImage(io.ComfyNode):
@@ -52,9 +45,10 @@ class BayesDiffScoreImage(io.ComfyNode):
                                advanced=True, tooltip=(
                     "Guidance, 0 to 100. 1 takes the prompt alone, which was measured and takes"
                     " half of the time; others need a negative.")),
-                io.Combo.Input("effort", options=list(EFFORTS), advanced=True, tooltip=(
-                    "Network calls for each batch: 24, as measured, or 10 with fewer noises, which"
-                    " is quicker and rougher. The parts and their weights are the same.")),
+                io.Combo.Input("effort", options=list(evidence.EFFORTS), default="full",
+                               advanced=True, tooltip=(
+                    f"Network calls for each batch. full: {evidence.FULL.calls}. quick:"
+                    f" {evidence.QUICK.calls}, a little rougher.")),
                 io.Int.Input("seed", default=0, min=0, max=2**64 - 1, control_after_generate=False,
                              advanced=True, tooltip=(
                     "Seed of the noises, 0 to 2^64 - 1. All images share them; the same seed gives"
@@ -62,11 +56,11 @@ class BayesDiffScoreImage(io.ComfyNode):
             ],
             outputs=[
                 io.Float.Output(display_name="scores", is_output_list=True, tooltip=(
-                    "One number an image or clip, about -10 to 10, in the order of the batch or"
-                    " list. Higher is less sure; 0 is the average of those compared.")),
+                    "One score per image or clip, above 0, in the order of the batch or list."
+                    " Higher is less sure.")),
                 io.Latent.Output(display_name="variance", is_output_list=True, tooltip=(
-                    "Where the model would change the image, in the latent's own scale squared: for"
-                    " Uncertainty Heatmap, with the latent as samples.")),
+                    "Where the model would change the image, the square of its doubt at each place:"
+                    " for Uncertainty Heatmap, with the latent as samples.")),
                 io.String.Output(display_name="report", tooltip=(
                     "JSON: the score's name, what it measures, its parts and weights, network calls"
                     " and notes.")),
@@ -76,7 +70,7 @@ class BayesDiffScoreImage(io.ComfyNode):
             is_output_node=True,
             is_input_list=True,
             search_aliases=["score image", "quality", "check", "artifacts", "hands", "uncertainty",
-                            "confidence"],
+                            "doubt"],
         )
 
     @classmethod
@@ -85,26 +79,21 @@ class BayesDiffScoreImage(io.ComfyNode):
         model, = single("model", model)
         latents = rescore.latents_of(model, latent, image, vae[0] if vae else None)
         prompts = prompts_of(positive, negative, cfg[0], len(latents))
-        chosen = EFFORTS[effort[0]]
-        found = rescore.rescored(model, prompts, latents, seed[0], chosen)
-        # Pictures of one prompt are compared with each other; each prompt of a list by itself.
-        groups = [found] if len(positive) == 1 else [[one] for one in found]
-        scores, parts, notes = [], {name: [] for name in rescore.WEIGHTS}, []
-        for group in groups:
-            values = {name: torch.cat([one.parts[name] for one in group]) for name in parts}
-            compared = confidence(values, rescore.WEIGHTS).tolist()
-            scores += compared
-            notes += [ALONE] if len(compared) == 1 else []
-            notes += [note for one in group for note in one.notes]
-            for name, each in values.items():
-                parts[name] += each.tolist()
-        report = {"score": SCORE, "measures": MEASURES, "scores": scores, "parts": parts,
-                  "weights": rescore.WEIGHTS, "calls": chosen.calls * len(latents),
-                  "notes": list(dict.fromkeys(notes))}
-        return io.NodeOutput(
-            scores, [{**given, "samples": one.variance} for given, one in zip(latents, found)],
-            json.dumps(report), latents,
-            ui={**ui.PreviewText(_text(report)).as_dict(), **reported(report)})
+        chosen = evidence.EFFORTS[effort[0]]
+        seen = rescore.rescored(model, prompts, latents, seed[0], chosen)
+        found = [doubt.doubt(one.maps, one.picture) for one in seen]
+        variances = [
+            {**given, "samples": doubt.doubt_map(one.maps, score.values).expand_as(one.picture)}
+            for given, one, score in zip(latents, seen, found)]
+        report = {"score": doubt.NAME, "measures": MEASURES, "from": found[0].variant,
+                  "scores": [value for one in found for value in one.values.tolist()],
+                  "parts": {name: [value for one in found for value in one.parts[name].tolist()]
+                            for name in found[0].parts},
+                  "weights": doubt.VARIANTS[found[0].variant],
+                  "calls": chosen.calls * len(latents),
+                  "notes": list(dict.fromkeys(note for one in seen for note in one.notes))}
+        return io.NodeOutput(report["scores"], variances, json.dumps(report), latents,
+                             ui={**ui.PreviewText(_text(report)).as_dict(), **reported(report)})
 
 
 def prompts_of(positive: list, negative: list | None, cfg: float,

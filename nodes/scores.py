@@ -1,4 +1,4 @@
-"""One number an image from a variance or a trajectory."""
+"""One score per image from a variance or a trajectory."""
 
 import json
 
@@ -13,8 +13,8 @@ from . import metadata
 from .files import taught_file
 from .sockets import TRAJECTORY, latent_of
 
-MISSING = {core.IN_MASK: "a mask", core.TRAJECTORY: "a trajectory",
-           core.RELATIVE: "a trajectory"}
+MISSING = {core.IN_MASK: "a mask", **dict.fromkeys(
+    (core.DOUBT, core.TRAJECTORY, core.RELATIVE), "a trajectory")}
 
 
 class BayesDiffScore(io.ComfyNode):
@@ -24,16 +24,15 @@ class BayesDiffScore(io.ComfyNode):
             node_id="BayesDiff_UncertaintyScore",
             display_name="Uncertainty Score",
             category="bayesdiff",
-            description="One number for each image: how unsure the model was. Higher is less sure,"
-                        " which is not the same as worse. Compare images of one prompt and one"
-                        " setting.",
+            description="One score per image. Higher means that more of it is likely to be wrong."
+                        " Compare images of one prompt and one setting.",
             inputs=[
                 io.Latent.Input("variance", optional=True, tooltip=(
                     "Variance of the latent, from a BayesDiff sampler: one, a batch or a list. Link"
                     " this or a trajectory; where both are linked the trajectory is used.")),
                 TRAJECTORY.Input("trajectory", optional=True, tooltip=(
                     "The sampled trajectory, of one batch or a list. Needed for the scores"
-                    " 'trajectory variance' and 'relative change'.")),
+                    " 'doubt', 'trajectory variance' and 'relative change'.")),
                 io.Mask.Input("mask", optional=True, tooltip=(
                     "Needed for the score 'inside mask'; of any size, 0 to 1. One for all images,"
                     " or one for each.")),
@@ -42,19 +41,16 @@ class BayesDiffScore(io.ComfyNode):
                     " so its files carry the scores.")),
                 io.Combo.Input("score", options=[*core.SCORES, *taught_file.options()],
                                default=core.DEFAULT, tooltip=(
-                    "sum: variance summed over pixels and channels, the paper's. mean: that by"
-                    " their number, so that sizes compare. local contrast: how far the standard"
-                    " deviation is from its local mean (windows of 1/8 of the shorter side), root"
-                    " mean square. worst patch: highest mean variance in such a window. inside"
-                    " mask: mean variance where the mask is. trajectory variance: how much the"
-                    " picture still changed in the last 40 % of the steps, mean over pixels."
-                    " relative change: the same over the picture's own detail; both need no"
-                    " posterior. Measured on small nets (bench quality), AUROC for 'outside the"
-                    " real images', 0.5 is chance: relative change 0.59 to 0.62 on Fashion-MNIST,"
-                    " 0.56 to 0.57 on CIFAR-10, where no score was above chance for certain;"
-                    " sum 0.50 to 0.65. Dropping by none of them raised precision above random"
-                    " dropping. Inside mask was not measured. taught: what you taught Uncertainty"
-                    " Self-check under that name, the chance that you would dislike an image, 0 to"
+                    "doubt: how much the picture changed in the last steps and, where it was"
+                    " checked, how much the model would change it; what found most wrong pictures"
+                    " in the bench. sum: variance summed over pixels and channels, the paper's."
+                    " mean: that by their number. local contrast: how far the standard deviation"
+                    " is from its local mean. worst patch: highest mean variance in a window of"
+                    " 1/8 of the shorter side. inside mask: mean variance where the mask is."
+                    " trajectory variance: how much the picture still changed in the last 40 % of"
+                    " the steps. relative change: the same over the picture's own detail. taught:"
+                    " what you taught Uncertainty Self-check, the chance that you would dislike an"
+                    " image, 0 to"
                     " 1; needs a trajectory. Press R to see new names.")),
             ],
             outputs=[

@@ -19,10 +19,10 @@ BLUEPRINTS = REPOSITORY / "subgraphs"
 TITLE, SLOT, WIDGET, GAP = 30, 20, 24, 30  # heights, as the front end draws them
 # What a node shows below its widgets: a report, a picture, lines of text.
 EXTRA = {"BayesDiff_KSampler": 450, "BayesDiff_SamplerCustom": 450, "BayesDiff_BestOfN": 160,
-         "BayesDiff_ResampleFromTimestep": 160, "BayesDiff_UncertaintyScore": 160,
-         "BayesDiff_UncertaintyScoreFilter": 390, "BayesDiff_LLLAFit": 370,
-         "BayesDiff_LLLASave": 160, "BayesDiff_UncertaintyHeatmap": 300, "SaveImage": 230,
-         "PreviewImage": 230, "MaskPreview": 230, "CLIPTextEncode": 90}
+         "BayesDiff_ResampleFromTimestep": 160, "BayesDiff_RepairWhereUnsure": 160,
+         "BayesDiff_UncertaintyScore": 160, "BayesDiff_UncertaintyScoreFilter": 390,
+         "BayesDiff_LLLAFit": 370, "BayesDiff_LLLASave": 160, "BayesDiff_UncertaintyHeatmap": 300,
+         "SaveImage": 230, "PreviewImage": 230, "MaskPreview": 230, "CLIPTextEncode": 90}
 COLORS = {"BayesDiff_": ("#2a3343", "#1d2633"), "MarkdownNote": ("#432", "#653")}
 
 
@@ -183,8 +183,7 @@ def first_look(graph: Graph) -> None:
     graph.column("5. Best of 16 seeds")
     one = graph.add("EmptyLatentImage", title="One latent", width=32, height=32, batch_size=1)
     best = graph.add("BayesDiff_BestOfN", **{**demo.sampling(), "latent_image": one["LATENT"]},
-                     **{**SAMPLING, "seed": 100}, posterior=demo.model["posterior"], n=16, keep=1,
-                     rank_by="variance, light")
+                     **{**SAMPLING, "seed": 100}, n=16, keep=1)
     graph.add("SaveImage", title="Save best", images=_picture(graph, best["latent"], vae),
               filename_prefix="bayesdiff/best")
     graph.column("6. Variations of the best")
@@ -245,10 +244,10 @@ def variations_from_a_step(graph: Graph) -> None:
 
 def repair_where_unsure(graph: Graph) -> None:
     demo = _demo_model(graph, (
-        "**Repair where it was unsure.** The heat map's mask goes to the stock *Set Latent Noise"
-        " Mask*, and a second sampler redraws only what it covers.\n\nUnsure is not the same as"
-        " bad: look at the mask, and move `mask_threshold`, `grow` and `blur` until it covers what"
-        " you want redrawn."), "smiley", 4)
+        "**Repair where it was unsure.** The heat map's mask goes to *Repair Where Unsure*, which"
+        " redraws only what it covers, four times, and keeps the surest try.\n\nLook at the mask,"
+        " and move `mask_threshold`, `grow` and `blur` until it covers what you want redrawn."),
+        "smiley", 4)
     vae = demo.model["vae"]
     graph.column("2. First pass")
     sampler = graph.add("BayesDiff_KSampler", **demo.sampling(), **SAMPLING, mode="accurate",
@@ -257,13 +256,13 @@ def repair_where_unsure(graph: Graph) -> None:
     graph.add("PreviewImage", title="Before", images=before)
     graph.column("3. Where was it unsure?", 360)
     heat = graph.add("BayesDiff_UncertaintyHeatmap", trajectory=sampler["trajectory"], vae=vae,
-                     image=before, mask_threshold=75.0, grow=8, blur=6.0)
+                     image=before, grow=16)  # the picture is eight times as large as the latent
     graph.add("MaskPreview", title="Mask", mask=heat["mask"])
     graph.column("4. Redraw there", 360)
-    masked = graph.add("SetLatentNoiseMask", samples=sampler["latent"], mask=heat["mask"])
-    again = graph.add("KSampler", **{**demo.sampling(), "latent_image": masked["LATENT"]},
+    again = graph.add("BayesDiff_RepairWhereUnsure", mask=heat["mask"],
+                      **{**demo.sampling(), "latent_image": sampler["latent"]},
                       **{**SAMPLING, "seed": 1}, denoise=0.7)
-    graph.add("SaveImage", title="Save repaired", images=_picture(graph, again["LATENT"], vae),
+    graph.add("SaveImage", title="Save repaired", images=_picture(graph, again["latent"], vae),
               filename_prefix="bayesdiff/repaired")
 
 
@@ -363,12 +362,11 @@ IN, OUT = -10, -20  # the front end's numbers for a subgraph's two ends
 def blueprint(object_info: dict) -> dict:
     graph = Graph(REPAIR, object_info)
     graph.column("Where was it unsure?")
-    heat = graph.add("BayesDiff_UncertaintyHeatmap", mask_threshold=75.0, grow=8, blur=4.0)
+    heat = graph.add("BayesDiff_UncertaintyHeatmap", grow=16)  # two pixels of most latents
     graph.column("Redraw there")
-    masked = graph.add("SetLatentNoiseMask", mask=heat["mask"])
-    sampler = graph.add("KSampler", latent_image=masked["LATENT"], steps=20, cfg=7.0,
-                        scheduler="normal", denoise=0.6)
-    decoded = graph.add("VAEDecode", samples=sampler["LATENT"])
+    sampler = graph.add("BayesDiff_RepairWhereUnsure", mask=heat["mask"], steps=20, cfg=7.0,
+                        scheduler="normal", denoise=0.7)
+    decoded = graph.add("VAEDecode", samples=sampler["latent"])
     inside = graph.saved()
     ends = _Ends(inside, graph)
     for name, kind, targets in (
@@ -376,15 +374,16 @@ def blueprint(object_info: dict) -> dict:
             ("positive", "CONDITIONING", [(sampler, "positive")]),
             ("negative", "CONDITIONING", [(sampler, "negative")]),
             ("vae", "VAE", [(heat, "vae"), (decoded, "vae")]),
-            ("latent", "LATENT", [(masked, "samples")]),
+            ("latent", "LATENT", [(sampler, "latent_image")]),
             ("trajectory", "BAYESDIFF_TRAJECTORY", [(heat, "trajectory")])):
         ends.enter(name, kind, targets)
-    for name, source in (("image", decoded["IMAGE"]), ("latent", sampler["LATENT"]),
+    for name, source in (("image", decoded["IMAGE"]), ("latent", sampler["latent"]),
                          ("overlay", heat["overlay"]), ("mask", heat["mask"])):
         ends.leave(name, source)
     shown = [(heat, "mask_threshold"), (heat, "grow"), (heat, "blur"), (sampler, "seed"),
              (sampler, "steps"), (sampler, "cfg"),
-             (sampler, "sampler_name"), (sampler, "scheduler"), (sampler, "denoise")]
+             (sampler, "sampler_name"), (sampler, "scheduler"), (sampler, "denoise"),
+             (sampler, "tries")]
     return ends.as_node([[str(node.data["id"]), name] for node, name in shown])
 
 
@@ -435,8 +434,9 @@ class _Ends:
             "inputs": self.inputs, "outputs": self.outputs, "widgets": [],
             "nodes": inside["nodes"], "groups": inside["groups"], "links": self._links,
             "extra": {}, "category": "bayesdiff",
-            "description": "Redraws what the model was unsure of: the heat map's mask goes to an"
-                           " inpainting pass. Unsure is not the same as bad: look at the mask."}
+            "description": "Draws again what the model doubted: the heat map's mask goes to a few"
+                           " inpainting passes, and the surest one is kept. Look at the mask"
+                           " before you trust it."}
         node = {"id": 1, "type": inside["id"], "title": REPAIR, "pos": [0, 0], "size": [340, 420],
                 "flags": {}, "order": 0, "mode": 0,
                 "inputs": [{"name": end["name"], "type": end["type"], "link": None}

@@ -5,7 +5,7 @@ import { addPanel, element, svg, valuesOf } from "./panel.js";
 
 const HEIGHT = 66;
 const WIDGETS = ["mode", "skip_schedule", "skip_interval", "uncertain_steps", "probe_levels",
-  "deviations", "mc_samples", "paper_rule", "noise_model"];
+  "deviations", "mc_samples", "paper_rule", "noise_model", "check"];
 const STOCK = ["steps", "sampler_name", "scheduler", "denoise"];
 const MOST_TICKS = 200;
 
@@ -65,7 +65,10 @@ class Strip {
     this.draw({ mode: asked.mode, ...schedule, done: true });
   }
 
-  draw({ steps, uncertain = [], calls, extra_calls: extra = 0, mode, error, words, done }) {
+  draw({
+    steps, uncertain = [], calls, extra_calls: extra = 0, check_calls: after = 0, mode, error,
+    words, done,
+  }) {
     const marked = new Set(uncertain);
     const shown = Math.min(steps, MOST_TICKS);
     this.ticks.replaceChildren(...Array.from({ length: shown }, (_, step) => {
@@ -76,10 +79,11 @@ class Strip {
       });
     }));
     // How often a sampler calls the network is not known of all; what we add is.
-    const times = calls && ((calls + extra) / calls).toFixed(2).replace(/\.?0+$/, "");
+    const times = calls && ((calls + extra + after) / calls).toFixed(2).replace(/\.?0+$/, "");
     const cost = calls ? `${done ? "it took" : "takes"} ${times} × KSampler: ` : "";
     const marks = marked.size || !calls ? `${extra} extra calls at ${marked.size} of ` : "";
-    this.words.textContent = error ?? words ?? `${cost}${marks}${steps} steps`;
+    const check = after ? `, ${after} to check the picture` : "";
+    this.words.textContent = error ?? words ?? `${cost}${marks}${steps} steps${check}`;
     this.words.toggleAttribute("data-error", Boolean(error));
     this.ticks.setAttribute("aria-label", `${mode}: ${this.words.textContent}`);
     this.words.title = done ? "What the run took."

@@ -3,7 +3,11 @@ import { addPanel, element, fileURL, widgetOf } from "./panel.js";
 
 const HEIGHT = 280;
 const FRAME_TIME = 350; // ms, when playing
-const UNITS = { pixel: "of a pixel (0 to 1)", latent: "of a latent value" };
+const UNITS = {
+  pixel: "standard deviation of a pixel (0 to 1)",
+  latent: "standard deviation of a latent value",
+  doubt: "doubt, beside the picture's contrast",
+};
 
 class Viewer {
   constructor(node) {
@@ -140,7 +144,7 @@ class Viewer {
     const where = this.at.frame === +this.stepSlider.max ? "result"
       : `on entering step ${step}, sigma ${short(sigma)}`;
     const left = this.leftOut ? ` (${this.leftOut} more not shown)` : "";
-    const map = `standard deviation ${UNITS[this.unit]}`;
+    const map = UNITS[where === "result" ? this.unit : "latent"];
     this.words.textContent = extra || `${where}${left}: ${map}`;
     this.canvas.setAttribute("aria-label", `image ${this.at.image + 1}, ${where}, ${map},
       ${short(this.now.low)} to ${short(this.now.high)}`);

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
-from bayesdiff_core import evidence, scores
+from bayesdiff_core import doubt, evidence, scores
 from benchmarks.worlds import WORLDS, nets, sampling
 from tools.judge import Features
 from tools.places import cache_folder
@@ -21,7 +21,8 @@ COUNTS = {nets.CHOOSING: 200, nets.REPORTING: 1000}
 # pictures of an euler setting that deviations ride along with, and
 POSTERIOR_OF = {nets.CHOOSING: 100, nets.REPORTING: 200}
 EARLY_OF = 200  # of an euler or ancestral one that are looked at part way
-DRAWS, REDRAWS = evidence.DRAWS, evidence.REDRAWS
+DRAWS, REDRAWS = evidence.FULL
+AHEAD = {"13 calls": (7, 6), "5 calls": (3, 2)}  # look ahead, and check what it sees
 COVARIANCE_AT = 1.2  # noise to signal
 FRACTIONS = (0.25, 0.4, 0.5, 0.75)
 RECENT = 0.15
@@ -31,7 +32,7 @@ CALLS = {"late 20": 0, "late 40": 0, "acceleration": 0, "redrawn": REDRAWS * len
          "independent": 25, "shared": 25, "covariance": 1,
          **{f"{kind} {ratio}": draws for kind in ("renoised", "pull")
             for ratio, draws in DRAWS.items()}}
-VERSION, AFTER_VERSION, EARLY_VERSION = 2, 4, 1
+VERSION, AFTER_VERSION, EARLY_VERSION = 2, 4, 2
 
 
 def setting(name: str, sampler: str, count: int = 0) -> dict[str, torch.Tensor]:
@@ -182,19 +183,17 @@ def _early(given, x, step, fraction, estimates: Sequence, slopes: Sequence) -> d
     change = evidence.relative(evidence.late_change(estimates[-recent:], 1.0), now)
     covariance = evidence.posterior_covariance(given.denoise, x, now, sigma, _signs(x), given.flow)
     covariance = covariance / evidence.contrast(now).float()[:, None, None, None]
-    ahead = evidence.look_ahead(given.denoise, x, given.sigmas[step:])
-    rough = evidence.relative(evidence.late_change(ahead, 0.25), ahead[-1])
-    noises = evidence.pairs([_shared_noise(x, number) for number in range(DRAWS[1.2] // 2)])
-    _, pull = evidence.renoised(given.denoise, ahead[-1], noises, 1.2, given.flow)
-    pull = evidence.relative(pull, ahead[-1])
-    values = {"recent change": evidence.mean(change),
+    values = {}
+    for name, (calls, draws) in AHEAD.items():
+        maps, picture = evidence.ahead(
+            given.denoise, x, given.sigmas[step:], now, functools.partial(_shared_noise, x),
+            given.flow, calls=calls, draws=draws)
+        found = doubt.doubt(maps, picture)
+        values |= {f"look ahead, {name}, {part}": value for part, value in found.parts.items()}
+    values |= {"recent change": evidence.mean(change),
               "recent change, top 5 %": evidence.top_share(change),
               "acceleration": evidence.acceleration(slopes),
               "covariance": evidence.mean(covariance).clamp(min=1e-12),
-              "look ahead": evidence.mean(rough),
-              "look ahead, top 5 %": evidence.top_share(rough),
-              "look ahead, pull 1.2": evidence.mean(pull),
-              "look ahead, contrast": evidence.contrast(ahead[-1]),
               "total variation (trivial)": total_variation(now),
               "contrast (trivial)": evidence.contrast(now).sqrt()}
     return {f"early {fraction} {name}": value for name, value in values.items()}

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
-from bayesdiff_core import confidence, evidence
+from bayesdiff_core import doubt, evidence
 from benchmarks.worlds import WORLDS, drawings, nets, rule, sampling
 
 PICTURES = 100
@@ -74,15 +74,8 @@ def redraw(given: sampling.Scene, picture: torch.Tensor, mask: torch.Tensor, rat
 
 
 def unsure(given: sampling.Scene, picture: torch.Tensor) -> torch.Tensor:
-    """What can be said of a picture without its trajectory, B values; of powers, so that tries of
-    one picture compare."""
-    maps = drawings.after(given, picture)
-    maps = {name: evidence.relative(one, picture) for name, one in maps.items()}
-    parts = {name: confidence.part(name, maps) for name in confidence.PICTURE_ONLY
-             if name != confidence.CONTRAST}
-    parts[confidence.CONTRAST] = evidence.contrast(picture)
-    chosen = confidence.POWERS["confidence, powers"]
-    return confidence.powers(parts, {name: chosen[name] for name in parts})
+    """What can be said of a picture without its trajectory, B values."""
+    return doubt.doubt(drawings.after(given, picture), picture).values
 
 
 @torch.no_grad()
@@ -96,7 +89,7 @@ def mended(given: sampling.Scene, way: Way, picture: torch.Tensor, masks: dict) 
         if way.tries == 1:
             return done, calls
         score = unsure(given, done)
-        calls += sum(drawings.DRAWS.values()) + drawings.CALLS["redrawn"]
+        calls += evidence.FULL.calls
         if best is None:
             best, lowest = done, score
         else:
@@ -107,10 +100,10 @@ def mended(given: sampling.Scene, way: Way, picture: torch.Tensor, masks: dict) 
 
 
 def masks_of(data: dict, pick: torch.Tensor, way: Way) -> dict[str, torch.Tensor]:
-    maps = [data[f"map {name}"][pick][:, None] for name in confidence.MAP]
-    joint = mask_of(confidence.joint_map(maps)[:, 0], way.share, way.grown)
+    maps = [data[f"map {name}"][pick][:, None] for name in doubt.MAP]
+    joint = mask_of(doubt.joint_map(maps)[:, 0], way.share, way.grown)
     return {"joint": joint,
-            "free": mask_of(confidence.joint_map(maps[:1])[:, 0], way.share, way.grown),
+            "free": mask_of(doubt.joint_map(maps[:1])[:, 0], way.share, way.grown),
             # the same shape in any place, and another picture's: nearer to what is drawn
             "random": _shifted(joint), "another": joint.roll(1, 0).flip(3),
             "all": torch.ones_like(joint)}

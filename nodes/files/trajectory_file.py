@@ -9,6 +9,7 @@ import folder_paths
 import torch
 
 from ...bayesdiff_core.checks import BayesDiffError
+from ...bayesdiff_core.evidence import CHECKS
 from ...bayesdiff_core.trajectory import Trajectory
 from ..version import PACK_VERSION
 from . import safe_file
@@ -94,8 +95,12 @@ def _expected(file, shape: tuple[int, ...], with_recipe: bool) -> dict[str, tupl
     expected = {"sigmas": (F32, (None,)), "steps": (I64, (kept,)), "deviations": (F32, shape),
                 "seeds": (I64, (latent[0],)), "scale": (F32, each), "shift": (F32, each),
                 **{name: (F32, (kept, *latent)) for name in STATES}}
-    if "sampled" in file.keys():  # of mode paper
-        expected["sampled"] = F32, tuple(latent)
+    for name in ("sampled", "late"):  # one is of mode paper, the other of every run
+        if name in file.keys():
+            expected[name] = F32, tuple(latent)
+    if "checked" in file.keys():
+        count = file.get_slice("checked").get_shape()[:1]
+        expected["checked"] = F32, (min(count[0] if count else 0, len(CHECKS)), *latent)
     if not with_recipe:
         return expected
     # What sampling began from may be a picture, where the result is a clip of one frame.
@@ -111,7 +116,8 @@ def _faults(tensors: dict[str, torch.Tensor]):
     """What no run can have left."""
     if not all(tensor.isfinite().all() for tensor in tensors.values()):
         yield "holds values that are not finite"
-    if (tensors["variance"] < 0).any() or (tensors["tail"] < 0).any():
+    if any((tensors[name] < 0).any() for name in ("variance", "tail", "late", "checked")
+           if name in tensors):
         yield "has a negative variance"
     sigmas, steps = tensors["sigmas"], tensors["steps"]
     if len(sigmas) < 2 or not (sigmas[:-1] > sigmas[1:]).all() or sigmas[-1] < 0:

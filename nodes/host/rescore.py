@@ -1,11 +1,10 @@
-"""What a model makes of finished pictures when noise is put on them again.
+"""What a model makes of finished pictures: noise is put on them again and taken off.
 
-It runs as a sampler under the host's own guider, as a fit does, so that the host loads the model,
-prepares the conditioning and guides. No trajectory is needed: any picture will do.
+The levels, the maps and what is made of them are in bayesdiff_core.evidence and .doubt.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import NamedTuple
 
 import comfy.model_management
@@ -13,29 +12,13 @@ import comfy.samplers
 import comfy.utils
 import torch
 
-from ...bayesdiff_core import checks, confidence, evidence
+from ...bayesdiff_core import checks, evidence
 from ...bayesdiff_core.checks import BayesDiffError
+from ...bayesdiff_core.evidence import Effort
 from ...bayesdiff_core.trajectory import mixed_seed
 from . import memory
 from .fit import checked, encoded
 from .network.parameterization import is_flow
-
-WEIGHTS = confidence.PICTURE_ONLY
-MAPS = [name for name in confidence.MAP if not name.startswith("late")]
-RATIOS = sorted({*evidence.DRAWS, *evidence.REDRAW}, reverse=True)
-
-
-class Effort(NamedTuple):
-    draws: Mapping[float, int]  # noise-to-signal ratio -> noises
-    redraws: int
-
-    @property
-    def calls(self) -> int:
-        return evidence.calls_of_picture(*self)
-
-
-FULL = Effort(evidence.DRAWS, evidence.REDRAWS)
-QUICK = Effort(dict.fromkeys(evidence.DRAWS, 2), 2)
 
 
 class Prompt(NamedTuple):
@@ -46,12 +29,12 @@ class Prompt(NamedTuple):
     cfg: float = 1.0
 
 
-class Rescored(NamedTuple):
-    """Of one batch; the parts are B values each, the variance is shaped as the latent."""
+class Seen(NamedTuple):
+    """Of one batch: B x ... each, on the CPU."""
 
-    parts: dict[str, torch.Tensor]
-    variance: torch.Tensor
-    notes: tuple[str, ...]
+    maps: dict[str, torch.Tensor]
+    picture: torch.Tensor  # in the sampler's space, as the maps are
+    notes: tuple[str, ...] = ()
 
 
 def latents_of(model, latents: list[dict] | None, images: list[torch.Tensor] | None,
@@ -73,7 +56,7 @@ def latents_of(model, latents: list[dict] | None, images: list[torch.Tensor] | N
 
 
 def rescored(model, prompts: list[Prompt], latents: list[dict], seed: int,
-             effort: Effort = FULL) -> list[Rescored]:
+             effort: Effort) -> list[Seen]:
     """One for each LATENT of latents_of, with its prompt."""
     progress = comfy.utils.ProgressBar(effort.calls * len(latents))
     found = []
@@ -84,7 +67,7 @@ def rescored(model, prompts: list[Prompt], latents: list[dict], seed: int,
         guider.set_cfg(prompt.cfg)
         samples, scorer = latent["samples"], Rescorer(seed, effort, progress)
         with memory.advice("memory ran out: score fewer pictures at once, as a list of smaller"
-                           " batches, which are compared with each other all the same."):
+                           " batches."):
             guider.sample(torch.zeros_like(samples), samples, scorer, scorer.sigmas(model),
                           denoise_mask=latent.get("noise_mask"), disable_pbar=True, seed=seed)
         found.append(scorer.found)
@@ -92,48 +75,90 @@ def rescored(model, prompts: list[Prompt], latents: list[dict], seed: int,
 
 
 class Rescorer(comfy.samplers.Sampler):
-    """Scores the latent image that a guider hands over; all pictures share the noises."""
+    """Looks at the latent image that a guider hands over."""
 
     def __init__(self, seed: int, effort: Effort, progress):
         self._seed, self._effort, self._progress = seed, effort, progress
-        self.found: Rescored | None = None
+        self.found: Seen | None = None
 
     def sigmas(self, model) -> torch.Tensor:
         """The levels that are asked for, falling, as a schedule."""
         frame = _Frame.of(model.get_model_object("model_sampling"))
-        levels = [evidence.level(frame.within(ratio), frame.flow) for ratio in RATIOS]
-        return torch.tensor([*levels, 0.0])
+        return torch.tensor([*frame.levels(self._effort), 0.0])
 
     @torch.no_grad()
     def sample(self, model_wrap, sigmas, extra_args, callback, noise, latent_image=None,
                denoise_mask=None, disable_pbar=False):
-        frame = _Frame.of(model_wrap.inner_model.model_sampling)
+        left_out = levels_left_out(model_wrap, self._effort)
+        if left_out:
+            raise BayesDiffError(f"the prompt leaves noise level {left_out[0]:.4g} out, at which"
+                                 " the pictures are looked at: remove its start and end percents"
+                                 " for scoring.")
 
-        def denoise(x: torch.Tensor, sigma: float) -> torch.Tensor:
-            comfy.model_management.throw_exception_if_processing_interrupted()
-            _check_prompt(model_wrap.conds["positive"], sigma)
-            denoised = model_wrap(x, x.new_full((len(x),), sigma), **extra_args)
+        def ask(x: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
+            denoised = model_wrap(x, sigma, **extra_args)
             self._progress.update(1)
             return denoised
 
-        def shared(number: int) -> torch.Tensor:
-            generator = torch.Generator().manual_seed(mixed_seed(self._seed, number))
-            return torch.randn((1, *latent_image.shape[1:]), generator=generator).to(latent_image)
-
-        maps = evidence.of_picture(denoise, latent_image, shared, frame.flow, *self._effort,
-                                   reach=frame.reach)
-        maps = {name: one.cpu() for name, one in maps.items()}  # not every device has float64
-        for one in maps.values():
-            checks.finite("what the network made of the pictures", one)
-        notes = list(frame.notes())
+        self.found = looked_at(ask, latent_image, model_wrap.inner_model.model_sampling,
+                               self._effort, self._seed)
         if denoise_mask is not None:
-            notes.append("the latent has a noise mask, and the whole picture is scored all the"
-                         " same")
-        self.found = Rescored(
-            _parts(maps, latent_image.cpu()),
-            _variance([maps[name] for name in MAPS], model_wrap.inner_model),
-            tuple(notes))
+            self.found = self.found._replace(notes=(*self.found.notes, (
+                "the latent has a noise mask, and the whole picture is scored all the same")))
         return latent_image
+
+
+Ask = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # x, sigma -> denoised, one call
+
+
+def looked_at(ask: Ask, picture: torch.Tensor, model_sampling, effort: Effort,
+              seed: int = 0) -> Seen:
+    """All pictures share the noises."""
+    frame = _Frame.of(model_sampling)
+    maps = evidence.of_picture(_denoise(ask), picture, _shared_noise(picture, seed), frame.flow,
+                               effort, frame.reach)
+    return _seen(maps, picture, tuple(frame.notes(effort)))
+
+
+def looked_ahead(ask: Ask, x: torch.Tensor, sigmas: torch.Tensor, denoised: torch.Tensor,
+                 model_sampling) -> Seen:
+    """Of a run that has come to the first of `sigmas`, where `denoised` was its model's answer: the
+    picture that it is heading for."""
+    frame = _Frame.of(model_sampling)
+    maps, picture = evidence.ahead(_denoise(ask), x, sigmas, denoised, _shared_noise(x, 0),
+                                   frame.flow, frame.reach)
+    return _seen(maps, picture)
+
+
+def _denoise(ask: Ask) -> evidence.Denoise:
+    def denoise(x: torch.Tensor, sigma: float) -> torch.Tensor:
+        comfy.model_management.throw_exception_if_processing_interrupted()
+        return ask(x, x.new_full((len(x),), sigma))
+    return denoise
+
+
+def _shared_noise(x: torch.Tensor, seed: int) -> Callable[[int], torch.Tensor]:
+    def noise(number: int) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(mixed_seed(seed, number))
+        return torch.randn((1, *x.shape[1:]), generator=generator).to(x)
+    return noise
+
+
+def _seen(maps: dict[str, torch.Tensor], picture: torch.Tensor,
+          notes: tuple[str, ...] = ()) -> Seen:
+    maps = {name: one.to("cpu", torch.float32) for name, one in maps.items()}
+    for one in maps.values():
+        checks.finite("what the network made of the pictures", one)
+    return Seen(maps, picture.to("cpu", torch.float32), notes)
+
+
+def levels_left_out(guider, effort: Effort) -> list[float]:
+    """Noise levels of the effort that no positive prompt of a running guider covers."""
+    levels = _Frame.of(guider.inner_model.model_sampling).levels(effort)
+    conds = guider.conds.get("positive", [{}])  # other packs' guiders may name them otherwise
+    return [level for level in levels if not any(
+        cond.get("timestep_start", math.inf) >= level >= cond.get("timestep_end", 0.0)
+        for cond in conds)]
 
 
 class _Frame(NamedTuple):
@@ -147,36 +172,19 @@ class _Frame(NamedTuple):
         return cls(is_flow(model_sampling), (float(model_sampling.sigma_min),
                                              float(model_sampling.sigma_max)))
 
-    def within(self, ratio: float) -> float:
-        return evidence.within(ratio, *self)
+    def levels(self, effort: Effort) -> list[float]:
+        """Falling."""
+        return [evidence.level(evidence.within(ratio, *self), self.flow)
+                for ratio in _ratios(effort)]
 
-    def notes(self):
-        for ratio in RATIOS:
-            taken = self.within(ratio)
+    def notes(self, effort: Effort):
+        for ratio in _ratios(effort):
+            taken = evidence.within(ratio, *self)
             if taken != ratio:
                 yield (f"the model knows noise levels from {self.reach[0]:.4g} to"
                        f" {self.reach[1]:.4g} only: noise of {taken:.3g} times the signal was"
                        f" taken in place of {ratio}")
 
 
-def _parts(maps: Mapping[str, torch.Tensor], picture: torch.Tensor) -> dict[str, torch.Tensor]:
-    relative = {name: evidence.relative(one, picture) for name, one in maps.items()}
-    return {name: evidence.contrast(picture) if name == confidence.CONTRAST
-            else confidence.part(name, relative) for name in WEIGHTS}
-
-
-def _variance(maps: list[torch.Tensor], model) -> torch.Tensor:
-    """The joint map, as high in each channel as the maps are in it on average, in the LATENT's
-    scale."""
-    channels = torch.stack(maps).double().flatten(3).mean((0, 3))
-    root = (confidence.joint_map(maps) * channels.reshape(
-        *channels.shape, *[1] * (maps[0].ndim - 2))).float().sqrt()
-    return (model.process_latent_out(root)
-            - model.process_latent_out(torch.zeros_like(root))).square()
-
-
-def _check_prompt(conds: list[dict], sigma: float) -> None:
-    if not any(cond.get("timestep_start", math.inf) >= sigma >= cond.get("timestep_end", 0.0)
-               for cond in conds):
-        raise BayesDiffError(f"the prompt leaves noise level {sigma:.4g} out, at which the pictures"
-                             " are looked at: remove its start and end percents for scoring.")
+def _ratios(effort: Effort) -> list[float]:
+    return sorted({*effort.draws, *(evidence.REDRAW if effort.redraws else ())}, reverse=True)

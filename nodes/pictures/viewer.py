@@ -15,6 +15,8 @@ import torch.nn.functional as F
 from comfy_api.latest import io, ui
 
 from ...bayesdiff_core import heatmap as maps
+from ...bayesdiff_core.doubt import NAME as DOUBT
+from ...bayesdiff_core.scores import doubt_of
 from ...bayesdiff_core.trajectory import Trajectory
 from ..host.preview import latent_format_of, quick_rgb
 
@@ -39,13 +41,14 @@ def shown(make, *args):
 
 
 def of_trajectory(trajectory: Trajectory) -> dict | None:
-    """E(x_t) and the root of Var(x_t) at the kept steps; None for latents that are no pictures."""
+    """E(x_t) and the root of Var(x_t) at the kept steps, of the result its doubt; None for latents
+    that are no pictures."""
     if trajectory.mean.ndim - 1 not in (4, 5):
         return None
     pictures, deviations = _step_frames(trajectory)
     sheets = _sheets(pictures[:MOST_IMAGES], deviations[:MOST_IMAGES], trajectory.steps.tolist(),
                      trajectory.sigmas[trajectory.steps].tolist())
-    return _viewer([{"steps": sheet} for sheet in sheets], len(pictures), "turbo", "latent")
+    return _viewer([{"steps": sheet} for sheet in sheets], len(pictures), "turbo", DOUBT)
 
 
 def of_heatmap(image: torch.Tensor | None, deviation: torch.Tensor, trajectory: Trajectory | None,
@@ -92,7 +95,9 @@ def _step_frames(trajectory: Trajectory) -> tuple[torch.Tensor, torch.Tensor]:
     latent = (trajectory.mean / torch.hypot(levels, torch.ones_like(levels))).flatten(0, 1)
     pictures = quick_rgb(latent_format_of(trajectory), latent)
     variance = (trajectory.variance * trajectory.scale.square()).flatten(0, 1)
-    deviations = maps.deviation_map(variance).unsqueeze(-1)
+    deviations = maps.deviation_map(variance)
+    deviations[-len(trajectory.seeds):] = maps.deviation_map(doubt_of(trajectory))
+    deviations = deviations.unsqueeze(-1)
 
     def dealt(frames):
         small = _fitted(frames.flatten(0, 1), STEP_SIDE).unflatten(0, frames.shape[:2])

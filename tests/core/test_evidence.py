@@ -109,7 +109,7 @@ def test_what_a_picture_alone_tells_is_renoising_and_redrawing_with_24_calls(flo
         seen.append(number)
         return random(1, 1, 4, 4, seed=number)
     maps = evidence.of_picture(denoise, picture, noise, flow)
-    assert len(asked) == evidence.calls_of_picture() == 24 and seen == [0, 1, 2, 0, 1, 2, 50, 51]
+    assert len(asked) == evidence.FULL.calls == 24 and seen == [0, 1, 2, 0, 1, 2, 50, 51]
     signs = [sign * random(1, 1, 4, 4, seed=number) for number in (0, 1, 2) for sign in (1, -1)]
     for ratio in (1.2, 2.0):
         error, pull = evidence.renoised(denoise, picture, signs, ratio, flow)
@@ -137,13 +137,43 @@ def test_a_look_ahead_over_every_level_is_the_run_itself():
 
     sigmas = torch.tensor([4.0, 2.0, 1.0, 0.5, 0.0], dtype=torch.float64)
     x, estimates = random(1, 1, 4, 4), []
-    rough = evidence.look_ahead(denoise, x, sigmas, 2)
-    ahead = evidence.look_ahead(denoise, x, sigmas)
+    known = denoise(x, 4.0)
+    rough = evidence.look_ahead(denoise, x, sigmas, known, 1)
+    ahead = evidence.look_ahead(denoise, x, sigmas, known)
     for sigma, to in zip(sigmas.tolist(), sigmas.tolist()[1:]):
         estimates.append(denoise(x, sigma))
         x = x + (to - sigma) * (x - estimates[-1]) / sigma
     torch.testing.assert_close(ahead, estimates)
     assert len(rough) == 2
+
+
+def test_what_a_run_is_heading_for_is_checked_as_a_picture_is():
+    asked, sigmas = [], torch.linspace(4, 0, 21, dtype=torch.float64)
+    x = random(2, 1, 4, 4)
+
+    def denoise(x, sigma):
+        asked.append(sigma)
+        return x / (1 + sigma)
+
+    def noise(number):
+        return random(1, 1, 4, 4, seed=number)
+
+    maps, picture = evidence.ahead(denoise, x, sigmas, denoise(x, 4.0), noise, calls=3, draws=2)
+    assert len(asked) == 1 + 3 + 2
+    estimates = evidence.look_ahead(denoise, x, sigmas, denoise(x, 4.0), 3)
+    assert torch.equal(picture, estimates[-1])
+    signs = [noise(0), -noise(0)]
+    assert torch.equal(maps["pull 1.2"], evidence.renoised(denoise, picture, signs, 1.2)[1])
+    torch.testing.assert_close(maps["late 20"], (estimates[-1] - estimates[-2]).square() / 4)
+
+
+@pytest.mark.parametrize("check, steps, calls", [
+    ("auto", 50, 24), ("auto", 48, 24), ("auto", 47, 6), ("auto", 12, 6), ("auto", 11, None),
+    ("off", 50, None), ("quick", 4, 6), ("full", 4, 24)])
+def test_a_check_takes_at_most_half_as_many_calls_as_steps_unless_it_is_asked_for(check, steps,
+                                                                                  calls):
+    effort = evidence.effort(check, steps)
+    assert (effort and effort.calls) == calls
 
 
 @pytest.mark.parametrize("flow", [False, True])

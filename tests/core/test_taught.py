@@ -160,12 +160,6 @@ def test_a_score_that_a_run_lacks_or_that_is_0_counts_as_average():
     assert values == pytest.approx(average) and "taught with sum too" in notes[0]
 
 
-def test_a_signed_score_is_taken_as_it_is():
-    scores = {"confidence": [-2.0, -1.0, 0.0, 3.0]}
-    features, _, _ = taught.features_of([taught.run_of(scores, [0, 1], [2, 3])])
-    sd = math.sqrt(14 / 4)
-    assert features[:, 0].tolist() == pytest.approx([value / sd for value in [-2, -1, 0, 3]])
-
 
 @pytest.mark.parametrize("scores, liked, disliked, words", [
     (batch(3), [0], [1], "3 images .* at least 4"),

@@ -7,6 +7,7 @@ from bayesdiff_core.checks import BayesDiffError
 from bayesdiff_core.paper.continuous import continuous_terms
 from bayesdiff_core.smoothing import smoothed
 from bayesdiff_core.trajectory import (
+    RECENT,
     Part,
     TrajectoryRecorder,
     TrajectoryVariance,
@@ -125,10 +126,11 @@ def test_record_is_a_copy_that_later_writes_do_not_reach():
 
 def test_trajectory_variance_is_the_variance_of_the_last_denoised():
     denoised = torch.randn(12, 2, 3, 4, 4, dtype=torch.float64)
-    tail = TrajectoryVariance(last=5)
+    tail = TrajectoryVariance(steps=12)
     for estimate in denoised:
         tail.add(estimate)
-    assert torch.allclose(tail.variance(), denoised[-5:].var(0, unbiased=False))
+    assert torch.allclose(tail.over(), denoised[-5:].var(0, unbiased=False))
+    assert torch.allclose(tail.over(0.2), denoised[-2:].var(0, unbiased=False))
 
 
 def test_continuous_terms_of_constants_are_their_integrals():
@@ -164,8 +166,9 @@ def test_continuous_terms_depend_on_the_unit_of_time():
     (lambda: joined([recorded(), recorded(steps=9)]), "differ in their sigmas"),
     (lambda: joined([recorded(), recorded(keep=3)]), "differ in their steps.*number 2"),
     (lambda: joined([recorded(), recorded(deviations=3)]), r"shape .*\(11, 3, 2, 4, 4\) in n"),
-    (lambda: TrajectoryVariance(1), "last steps is 1"),
-    (lambda: TrajectoryVariance(5).variance(), "steps seen is 0"),
+    (lambda: TrajectoryVariance(5).over(), "steps seen is 0"),
+    (lambda: joined([recorded(), recorded()._replace(late=torch.ones(3, 2, 4, 4))]), "late"),
+    (lambda: joined([checked(2), checked(5)]), "checked"),
     (lambda: TrajectoryRecorder(torch.tensor([1.0, 0.0]), torch.Size((2, 1)), 0, [1]), "1 seeds"),
     (lambda: continuous_terms(*[torch.ones(3)] * 6, torch.ones(2)), "gamma2 has 2"),
 ])
@@ -174,10 +177,28 @@ def test_bad_input_is_refused_by_name(refused, words):
         refused()
 
 
-def test_recent_variance_is_that_of_the_last_15_percent_of_the_steps():
-    tail = TrajectoryVariance.of_run(20)
+def test_part_way_the_last_steps_are_counted_by_the_whole_run():
+    tail = TrajectoryVariance(steps=20)
     seen = torch.randn(10, 2, 3)
     for denoised in seen:
         tail.add(denoised)
-    torch.testing.assert_close(tail.recent(), seen[-3:].var(0, unbiased=False))
-    torch.testing.assert_close(tail.variance(), seen[-8:].var(0, unbiased=False))
+    torch.testing.assert_close(tail.over(RECENT), seen[-3:].var(0, unbiased=False))
+    torch.testing.assert_close(tail.over(), seen[-8:].var(0, unbiased=False))
+
+
+def checked(maps):
+    made = torch.arange(maps * 96.0).reshape(maps, 3, 2, 4, 4)
+    return recorded()._replace(late=made[0] + 0.5, checked=made)
+
+
+def test_maps_go_by_name_and_along_when_trajectories_are_joined_and_taken_apart():
+    trajectory = checked(2)
+    found = trajectory.maps()
+    assert list(found) == ["late 20", "late 40", "renoised 1.2", "pull 1.2"]
+    assert torch.equal(found["pull 1.2"], trajectory.checked[1])
+    assert torch.equal(found["late 40"], trajectory.tail[-1])
+    both = joined([trajectory, trajectory._replace(checked=trajectory.checked + 1)])
+    assert torch.equal(both.maps()["pull 1.2"][3:], trajectory.checked[1] + 1)
+    for part, given in zip(parts_of(both), (0, 1)):
+        assert torch.equal(part.checked, trajectory.checked + given)
+        assert torch.equal(part.late, trajectory.late)

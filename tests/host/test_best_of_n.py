@@ -14,7 +14,7 @@ OPTIONS = {"n": 4, "keep": 2, "drop_at": 0.5, "drop_schedule": "once", "seed_str
            "rank_by": "relative change",
            "uncertainty_seed": 5, "keep_steps": 3}
 VARIANCE = {"rank_by": "variance, accurate"}
-FREE = ("relative change", "trajectory variance")
+FREE = ("doubt", "relative change", "trajectory variance")
 
 
 @pytest.fixture
@@ -36,12 +36,12 @@ def stock(case, seed):
 
 
 def alone(pack, case, seed, mode, posterior=None):
-    """Latent, variance and report of BayesDiff KSampler."""
-    latent, variance, _, _, report, _ = pack.samplers.BayesDiffKSampler.execute(
+    """Latent, variance and scores of BayesDiff KSampler."""
+    latent, variance, trajectory, *_ = pack.samplers.BayesDiffKSampler.execute(
         case.model, seed, *case.options()[1:], case.denoise, posterior, mode=mode, probe_levels=0,
         skip_interval=0, deviations=0, noise_model="independent", uncertainty_seed=5,
         keep_steps=3).args
-    return latent["samples"], variance["samples"], json.loads(report)
+    return latent["samples"], variance["samples"], pack.core.scores.of_trajectory(trajectory)
 
 
 def detail(picture):
@@ -70,7 +70,8 @@ class Counter:
         self._handle.remove()
 
 
-SAMPLERS = [("relative change", "sd3", name) for name in comfy.samplers.SAMPLER_NAMES]
+SAMPLERS = [("doubt", "sd3", name) for name in comfy.samplers.SAMPLER_NAMES]
+SAMPLERS += [("relative change", "sd3", name) for name in ("euler", "dpmpp_2m_sde")]
 SAMPLERS += [("trajectory variance", "sd15", name)
              for name in ("euler", "dpmpp_2m_sde", "uni_pc", "dpmpp_2m_cfg_pp", "dpm_adaptive")]
 SAMPLERS += [("variance, accurate", "sd3", name)
@@ -98,15 +99,16 @@ def test_a_survivor_is_its_seed_sampled_alone_bit_for_bit(case, pack, best_of_n,
                                None if free else llla)
     assert torch.equal(variance["samples"], expected)
     assert score == pytest.approx(
-        told["scores" if rank_by == "relative change" else "summed_variance"][0], rel=1e-5)
+        told[rank_by if rank_by in ("doubt", "relative change") else "sum"].item(), rel=1e-5)
     assert torch.allclose(trajectory.latent_mean(), latent["samples"], atol=1e-4)
     if sampler != "dpm_adaptive":  # whose calls depend on the seed
         assert said["calls"] + said["calls_saved"] == 2 * counter.calls
-        # dpm_fast has two steps of its own here, and its second one enters below the stop
-        assert said["calls_saved"] > 0 or sampler == "dpm_fast"
+        # dpm_fast has two steps of its own here, and its second one enters below the stop; of five
+        # steps a look ahead saves nothing
+        assert said["calls_saved"] > 0 or sampler == "dpm_fast" or rank_by == "doubt"
 
 
-@pytest.mark.parametrize("rank_by", [*FREE, "variance, light"])
+@pytest.mark.parametrize("rank_by", [*FREE[1:], "variance, light"])
 def test_the_seeds_with_the_lowest_score_so_far_are_kept(case, pack, best_of_n, posterior_of,
                                                             rank_by):
     case = case("sd3")
@@ -130,6 +132,42 @@ def test_the_seeds_with_the_lowest_score_so_far_are_kept(case, pack, best_of_n, 
         expected = spread.sum() if rank_by == "trajectory variance" else \
             spread.sqrt().mean() / detail(two[-1])
         assert halfway[seed] == pytest.approx(expected.item(), rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ["sd15", "sd3"])
+def test_by_doubt_each_seed_is_judged_by_the_picture_that_it_is_heading_for(case, pack, best_of_n,
+                                                                           name):
+    """Against the model, called by itself at the levels that are left."""
+    case, evidence = case(name), pack.core.evidence
+    case.steps = 12
+    *_, report, _ = best_of_n(case, n=3, keep=1, rank_by="doubt")
+    said = json.loads(report)
+    flow = name == "sd3"
+    ahead = evidence.AHEAD + evidence.AHEAD_DRAWS
+    left = min(evidence.AHEAD, 6) + evidence.AHEAD_DRAWS
+    assert left < ahead and [run["calls"] for run in said["runs"]] == [
+        6 + left if run["dropped_at"] else 12 + left + evidence.QUICK.calls
+        for run in said["runs"]]
+    for run in said["runs"]:
+        found = []
+
+        def observe(sampler, found=found):
+            def denoise(x, sigma):
+                return sampler.model(x, x.new_full((len(x),), float(sigma)), **sampler.extra_args)
+
+            def noise(number):
+                generator = torch.Generator().manual_seed(
+                    pack.core.trajectory.mixed_seed(0, number))
+                return torch.randn(1, *sampler.x.shape[1:], generator=generator)
+
+            def callback(info):
+                if info["i"] == 5:
+                    found.append(pack.core.doubt.doubt(*evidence.ahead(
+                        denoise, info["x"], sampler.sigmas[5:], info["denoised"], noise, flow)))
+            return sampler.go(callback=callback), None
+        pack.sampling.sample(case.model, pack.sampling.Observer(observe), run["seed"],
+                             *case.options()[1:])
+        assert run["scores"][0] == pytest.approx(found[0].values.item(), rel=1e-4)
 
 
 def test_all_are_kept_where_all_are_asked_for(case, best_of_n):
@@ -203,10 +241,11 @@ def test_cancelling_between_two_seeds_stops(case, pack, best_of_n, monkeypatch):
     case = case("sd3")
     rank = pack.best_of_n.RANKS["relative change"]
 
-    def cancelling(*args):
+    def cancelling(at):
         comfy.model_management.interrupt_current_processing(True)
-        return rank.score(*args)
-    monkeypatch.setitem(pack.best_of_n.RANKS, "relative change", rank._replace(score=cancelling))
+        return rank.score.part_way(at)
+    monkeypatch.setitem(pack.best_of_n.RANKS, "relative change", rank._replace(
+        score=rank.score._replace(part_way=cancelling)))
     with Counter(case) as counter, \
             pytest.raises(comfy.model_management.InterruptProcessingException):
         best_of_n(case, drop_at=0.67)

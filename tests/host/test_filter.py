@@ -85,7 +85,8 @@ def trajectory(pack):
             parts = [random(*shape, seed=seed + 3 * step + part) for part in range(3)]
             recorder.add(step, *parts, torch.zeros(0, *shape))
         ones = torch.ones(1, shape[1], *[1] * (len(shape) - 2))
-        return recorder.trajectory(2 * ones, 0.5 * ones)
+        made = recorder.trajectory(2 * ones, 0.5 * ones)
+        return made._replace(late=random(*shape, seed=seed + 7))
     return made
 
 
@@ -143,11 +144,11 @@ def test_frames_of_a_clip_stay_together(parted, trajectory):
     assert by_trajectory.kept_images[0].shape[0] == 9
 
 
-def test_a_trajectory_stands_for_its_relative_change(parted, trajectory, pack):
+def test_a_trajectory_stands_for_its_doubt(parted, trajectory, pack):
     parts = [trajectory(), trajectory((1, 4, 3, 3), seed=9)]
     out = parted(trajectory=parts)
-    expected = [score for part in parts for score in pack.core.scores.relative_change(
-        part.latent_tail(), part.latent_mean()).tolist()]
+    expected = [score for part in parts for score in pack.core.doubt.doubt(
+        {"late 20": part.late, "late 40": part.tail[-1]}, part.mean[-1]).values.tolist()]
     assert json.loads(out.report)["scores"] == pytest.approx(expected)
 
 
@@ -315,7 +316,8 @@ def test_score_node_gives_the_chosen_score_and_all_others(scored, pack, trajecto
         scores, report, images = scored(name, trajectory=traced, mask=mask).args
         assert scores == core.of_trajectory(traced, mask)[name].tolist()
         said = json.loads(report)
-        assert said["score"] == name and list(said["all"]) == core.SCORES
+        assert said["score"] == name
+        assert list(said["all"]) == [*core.SCORES, *core.default(traced).parts]
         assert isinstance(images, ExecutionBlocker)
     variance = {"samples": traced.latent_variance()}
     assert scored("sum", variance=variance).args[0] == scored("sum", trajectory=traced).args[0]

@@ -34,7 +34,8 @@ def ours(pack):
     """The pack's own modules, whose errors are those of the node."""
     return SimpleNamespace(**{
         name.rsplit(".")[-1]: importlib.import_module(f"{pack.root.__name__}.{name}")
-        for name in ["bayesdiff_core.trajectory", "nodes.heatmap"]})
+        for name in ["bayesdiff_core.trajectory", "bayesdiff_core.scores", "bayesdiff_core.doubt",
+                     "nodes.heatmap"]})
 
 
 @pytest.fixture
@@ -114,7 +115,19 @@ def test_step_of_a_trajectory_is_the_variance_kept_there(run, trajectory):
         of_step = run(trajectory=traced, step=step).args
         as_variance = run(traced.latent_variance(step)).args
         assert all(torch.equal(a, b) for a, b in zip(of_step, as_variance))
-    assert torch.equal(run(trajectory=traced).args[1], of_step[1])
+    assert torch.equal(run(trajectory=traced, map="variance").args[1], of_step[1])
+
+
+def test_the_map_of_a_trajectory_is_its_doubt_and_agrees_with_the_score(run, ours, trajectory):
+    traced = trajectory()
+    traced = traced._replace(late=random(*traced.mean.shape[1:], seed=3))
+    values = ours.scores.default(traced).values
+    found = run(trajectory=traced)
+    expected = ours.doubt.doubt_map({"late 20": traced.late}, values)
+    assert torch.equal(found.args[1], run(expected).args[1])
+    assert found.ui["bayesdiff"][0]["unit"] == "doubt"
+    # one with twice the doubt glows twice as much where the batch shares its range
+    torch.testing.assert_close(expected.mean((1, 2, 3)), values.square().float())
 
 
 @pytest.mark.parametrize("low_pass", [False, True])
@@ -286,14 +299,16 @@ def test_viewer_scrubs_through_the_kept_steps_of_each_image(run, ours, tmp_path)
     zeros, scale = torch.zeros_like(variance), torch.full((1, 4, 1, 1), 2.0)
     trajectory = ours.trajectory.Trajectory(
         sigmas, kept, zeros, variance, zeros, zeros[:, None, :0], 0, torch.tensor([1, 2]), scale,
-        torch.zeros(1))
+        torch.zeros(1), late=random(2, 4, 6, 5, seed=4))
+    doubt = ours.scores.doubt_of(trajectory)
     viewer, = run(trajectory=trajectory).ui["bayesdiff"]
     for number, entry in enumerate(viewer["images"]):
         assert [frame["step"] for frame in entry["steps"]["frames"]] == [0, 2, 3]
         assert [frame["sigma"] for frame in entry["steps"]["frames"]] == [2.0, 0.5, 0.0]
         for column in range(3):
             picture, deviation, frame = read_frame(tmp_path, entry["steps"], column)
-            wanted = 2 * variance[column, number].mean(0).sqrt()
+            wanted = 2 * variance[column, number].mean(0).sqrt() if column < 2 else \
+                doubt[number, 0].sqrt()
             torch.testing.assert_close(deviation, wanted, rtol=0, atol=frame["top"] / 65535)
             assert (picture - 0.5).abs().max() < 0.51 / 255  # a mean of zeros is gray
 

@@ -12,7 +12,7 @@ from comfy_extras.nodes_differential_diffusion import DifferentialDiffusion
 MODELS = ["sd15", "sd15_v", "sd3", "flux", "wan"]
 MODES = ["free", "light", "accurate", "paper"]
 OPTIONS = {"mode": "accurate", "probe_levels": 0, "skip_interval": 1, "deviations": 0,
-           "noise_model": "independent", "uncertainty_seed": 5, "keep_steps": 10}
+           "noise_model": "independent", "uncertainty_seed": 5, "keep_steps": 10, "check": "off"}
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_every_mode_gives_picture_variance_trajectory_and_scores(pack, case, ksa
     values = variance["samples"]
     assert values.shape == latent["samples"].shape and values.dtype == latent["samples"].dtype
     assert torch.isfinite(values).all() and values.min() >= 0 and values.max() > 0
-    assert scores == pack.core.scores.of_trajectory(trajectory)["relative change"].tolist()
+    assert scores == pack.core.scores.of_trajectory(trajectory)["doubt"].tolist()
     assert min(scores) > 0
     assert torch.allclose(trajectory.latent_picture(), latent["samples"], atol=1e-4)
     assert torch.allclose(trajectory.latent_mean(), latent["samples"], atol=1e-4) \
@@ -55,7 +55,7 @@ def test_every_mode_gives_picture_variance_trajectory_and_scores(pack, case, ksa
     assert trajectory.steps.tolist() == list(range(6))
     said = json.loads(report)
     assert said["scores"] == scores and said["mode"] == mode
-    assert said["score"] == "relative change" and "over its own detail" in said["measures"]
+    assert said["score"] == "doubt" and "beside its own contrast" in said["measures"]
     assert said["variance"] == ("trajectory variance" if mode == "free" else "the posterior's")
     assert said["summed_variance"] == pytest.approx(values.double().flatten(1).sum(1).tolist(),
                                                     rel=1e-5)
@@ -216,6 +216,7 @@ def sample_euler(model, x, sigmas, extra_args=None, callback=None, disable=None,
 @pytest.mark.parametrize("make, words", [
     (lambda: comfy.samplers.KSAMPLER(sample_euler), "not one of ComfyUI's own"),
     (lambda: comfy.samplers.ksampler("dpm_adaptive"), "not known to treat each image"),
+    (lambda: comfy.samplers.sampler_object("sa_solver_pece"), "rounds by the size of its whole"),
     (lambda: comfy.samplers.ksampler("euler", {"s_churn": 0.5}), "with s_churn")])
 def test_a_sampler_that_is_not_known_is_observed_in_mode_free_with_a_word(case, pack, posterior_of,
                                                                            mode, make, words):

@@ -10,6 +10,7 @@ from ....bayesdiff_core.deviations import NOISE_MODELS
 from ....bayesdiff_core.llla import Llla
 from ....bayesdiff_core.skip_schedule import Schedule
 from ....bayesdiff_core.trajectory import mixed_seed
+from .check import with_check
 from .known_samplers import why_not
 from .modes import free, paper
 from .modes.deviations import Request
@@ -36,6 +37,7 @@ class Options(NamedTuple):
     noise_model: str = NOISE_MODELS[0]
     uncertainty_seed: int = 0
     keep_steps: int = 10
+    check: str = "auto"
 
     @property
     def schedule(self) -> Schedule:
@@ -68,7 +70,13 @@ def taken(mode: str, posterior: Llla | None, sampler, guider=None) -> Taken:
 
 def observer(mode: str, model, posterior: Llla | None, seeds: list[int],
              options: Options) -> Observer:
-    """Of a mode other than auto."""
+    """Of a mode other than auto, with the check that follows it."""
+    watching = _watching(mode, model, posterior, seeds, options)
+    return watching._replace(observe=with_check(watching.observe, options.check, watching.tap))
+
+
+def _watching(mode: str, model, posterior: Llla | None, seeds: list[int],
+              options: Options) -> Observer:
     common = {"seeds": seeds, "keep_steps": options.keep_steps}
     if mode == "free":
         return Observer(functools.partial(free.observe, **common))

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import comfy.model_sampling
 import comfy.samplers
 
+from ....bayesdiff_core import evidence
 from . import known_samplers, sampling
 from .by_mode import SHARES, Options, taken
 from .modes import paper
@@ -23,6 +24,7 @@ class Cost(NamedTuple):
     uncertain: list[int]  # steps at which extra calls are made
     calls: int | None  # of the network, by the sampler; None where that is not known
     extra_calls: int
+    check_calls: int = 0  # after the last step
 
 
 class _Model(comfy.model_sampling.ModelSamplingDiscrete, comfy.model_sampling.EPS):
@@ -48,7 +50,9 @@ def cost(options: Options, steps: int, sampler_name: str, scheduler: str, denois
     elif mode in SHARES and count > 1:  # at the only step there is nothing to measure yet
         plan = options.request(mode).plan(sigmas, flow)
         uncertain, extra = plan.steps(sigmas), plan.evaluations
-    return Cost(mode, count, list(uncertain), known_samplers.calls_of(sampler, count), extra)
+    effort = evidence.effort(options.check, count)
+    return Cost(mode, count, list(uncertain), known_samplers.calls_of(sampler, count), extra,
+                effort.calls if effort and count else 0)
 
 
 @functools.cache

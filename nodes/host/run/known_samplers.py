@@ -1,7 +1,7 @@
-"""The host's samplers that are known to move the items of their batch each by itself and linearly,
-so that deviations can ride along and leave the picture as it is; and what they cost.
+"""The host's samplers, what they cost, and which of them are known to move the items of their batch
+each by itself and linearly, so that deviations can ride along and leave the picture as it is.
 
-A sampler that is not listed is not trusted: its runs are observed in mode free.
+A sampler that is not known to is not trusted: its runs are observed in mode free.
 """
 
 from typing import NamedTuple
@@ -23,6 +23,9 @@ class Calls(NamedTuple):
         return max(self.a_step * steps - self.less, min(steps, 1))
 
 
+# These sum up their history in one matrix product over the whole batch, whose rounding depends on
+# how large the batch is: with riders in it the picture's last bits would change.
+AS_ONE = ("sample_sa_solver", "sample_sa_solver_pece", "sample_unipc", "sample_unipc_bh2")
 TWO = Calls(2, 1)
 KNOWN = {
     "sample_euler": Calls(), "sample_euler_cfg_pp": Calls(), "sample_euler_ancestral": Calls(),
@@ -58,6 +61,8 @@ def why_not(sampler) -> str | None:
         return f"the sampler {name} is not one of ComfyUI's own"
     if name not in KNOWN:
         return f"the sampler {name} is not known to treat each image of a batch by itself"
+    if name in AS_ONE:
+        return f"the sampler {name} rounds by the size of its whole batch"
     batch = [option for option in BATCH_OPTIONS if sampler.extra_options.get(option)]
     if batch:
         return f"with {' and '.join(batch)} the sampler {name} treats its batch as a whole"

@@ -4,8 +4,13 @@ from collections.abc import Callable
 
 import torch
 
-from ....bayesdiff_core import checks
-from ....bayesdiff_core.trajectory import Trajectory, TrajectoryRecorder, TrajectoryVariance
+from ....bayesdiff_core import checks, evidence
+from ....bayesdiff_core.trajectory import (
+    RECENT,
+    Trajectory,
+    TrajectoryRecorder,
+    TrajectoryVariance,
+)
 from .sampling import SamplerRun
 
 
@@ -18,7 +23,7 @@ class Recording:
         self._run = run
         self._recorder = TrajectoryRecorder(run.sigmas, run.x.shape, deviations, seeds,
                                             early=early, keep=keep)
-        self._tail = TrajectoryVariance.of_run(len(run.sigmas) - 1)
+        self._tail = TrajectoryVariance(len(run.sigmas) - 1)
         self._none = run.x.new_zeros(0, *run.x.shape)
         zero = torch.zeros_like(run.x)
         self._recorder.add(0, run.x, zero, zero, zero.expand(deviations, *zero.shape))
@@ -29,10 +34,11 @@ class Recording:
         self._tail.add(denoised.detach().clone())
 
     def tail(self) -> torch.Tensor:
-        return self._tail.variance()
+        return self._tail.over()
 
     def recent(self) -> torch.Tensor:
-        return self._tail.recent()
+        """To tell part way how the run will end."""
+        return self._tail.over(RECENT)
 
     def add_entering(self, info: dict, state: Callable[[], tuple[torch.Tensor, ...]]) -> None:
         """What a sampler tells its callback, where it is the state on entering step i: dpm_fast has
@@ -60,8 +66,9 @@ class Recording:
                            self._none if deviations is None else deviations * factor)
         scales = latent_scale(self._run.host_model, x.shape)
         sampled = None if mean is None else result.detach().to("cpu", torch.float32, copy=True)
+        late = self._tail.over(evidence.LATE).to("cpu", torch.float32)
         return self._recorder.trajectory(*scales)._replace(recipe=self._run.recipe,
-                                                           sampled=sampled)
+                                                           sampled=sampled, late=late)
 
 
 def latent_scale(model, shape: torch.Size) -> tuple[torch.Tensor, torch.Tensor]:

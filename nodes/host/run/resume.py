@@ -6,11 +6,16 @@ out as before without a network call, and where the answers end the network take
 """
 
 import functools
+from collections.abc import Callable
+from typing import NamedTuple
 
 import comfy.model_management
 import torch
 
 from ....bayesdiff_core.checks import BayesDiffError
+from ....bayesdiff_core.trajectory import Trajectory
+from .. import rescore
+from ..rescore import Seen
 from .interceptor import Answer, Question, StandIn, intercepted
 from .recording import latent_scale
 from .sampling import Observation, Observer, SamplerRun
@@ -20,11 +25,39 @@ class _Left(Exception):
     """Leaves the host's sampling, whose own clauses clean up."""
 
 
-class Resumable:
-    """One seed's run. sample(observer, seed) -> LATENT, Observation samples it;
-    score(variance, latent) -> tensor of one number tells how unsure it is."""
+class At(NamedTuple):
+    """Where a run is, at a stop."""
 
-    def __init__(self, observer: Observer, seed: int, sample, score):
+    run: SamplerRun
+    x: torch.Tensor  # what the model was asked last ...
+    sigma: float
+    denoised: torch.Tensor  # ... and what it said
+    variance: Callable[[], torch.Tensor]  # of the estimate, by the run's mode
+    ask: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # x, sigma -> denoised, one call more
+
+    def scaled(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Variance and estimate in the LATENT's scale, without its shift, which no score heeds."""
+        scale = latent_scale(self.run.host_model, self.run.x.shape)[0].to(self.run.x)
+        return self.variance() * scale.square(), self.denoised * scale
+
+    def ahead(self) -> Seen:
+        """The picture that the run is heading for."""
+        levels = self.run.sigmas
+        left = torch.cat([levels.new_tensor([self.sigma]), levels[levels < self.sigma]])
+        return rescore.looked_ahead(self.ask, self.x, left, self.denoised, self.run.model_sampling)
+
+
+class Score(NamedTuple):
+    """How unsure a run is, each a tensor of one number."""
+
+    part_way: Callable[[At], torch.Tensor]
+    final: Callable[[Trajectory], torch.Tensor]
+
+
+class Resumable:
+    """One seed's run. sample(observer, seed) -> LATENT, Observation samples it."""
+
+    def __init__(self, observer: Observer, seed: int, sample, score: Score):
         self.seed = seed
         self._observer, self._sample, self._score = observer, sample, score
         self._answers: list[Answer] = []  # CPU tensors
@@ -32,7 +65,8 @@ class Resumable:
         self._carried: dict = {}
         self._until: int | None = None
         self._part = (0, 0)
-        self.calls = 0  # of the network so far, extra ones included
+        self.calls = 0  # of the network so far, extra ones included ...
+        self.ahead_calls = 0  # ... and those of them that only looked ahead
         self.latent: dict | None = None  # once it is finished ...
         self.observation: Observation | None = None  # ... and what there is to tell of it
         self.scores: list[float] = []  # at each stop, and at the end
@@ -51,9 +85,7 @@ class Resumable:
         except _Left:
             return
         self._forget()
-        trajectory = self.observation.trajectory
-        self.scores.append(float(self._score(trajectory.latent_variance(),
-                                             trajectory.latent_picture())))
+        self.scores.append(float(self._score.final(self.observation.trajectory)))
 
     def drop(self, step: int) -> None:
         self.dropped_at = step
@@ -70,8 +102,8 @@ class Resumable:
                                       if column[0] is not None}}
 
     def take_up(self, state: dict[str, torch.Tensor]) -> None:
-        """Goes on from another run's state. That seed, sampler and levels are the same is checked on
-        the way; that prompt and cfg are is for the caller."""
+        """Goes on from another run's state. That seed, sampler and levels are the same is checked
+        on the way; that prompt and cfg are is for the caller."""
         self._last_x = state["x"]
         told = [state[name] for name in Answer._fields if name in state]
         self._answers = [Answer(*parts) for parts in zip(*told)]
@@ -81,7 +113,7 @@ class Resumable:
         self._answers, self._last_x, self._carried = [], None, {}
 
     def _observe(self, run: SamplerRun) -> tuple[torch.Tensor, Observation]:
-        known, asked = list(self._answers), 0
+        known, asked, last = list(self._answers), 0, None
         run.progress.part = self._part
 
         def counted(*args, **kwargs):
@@ -89,8 +121,8 @@ class Resumable:
             return run.model(*args, **kwargs)
 
         def answer(question: Question) -> Answer:
-            nonlocal asked
-            asked += 1
+            nonlocal asked, last
+            asked, last = asked + 1, (question.x, float(question.sigma[0]))
             if asked <= len(known):
                 if asked == len(known):
                     self._check_repeated(question.x)
@@ -105,16 +137,17 @@ class Resumable:
         def function(model, *args, **kwargs):
             return run.function(intercepted(model, run.extra_args, answer), *args, **kwargs)
 
+        def ask_more(x: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
+            self.ahead_calls += 1
+            return counted(x, sigma, **run.extra_args)
+
         def callback(info: dict) -> None:
             if asked <= len(known):
                 return
             run.callback(info)
             if self._until and _reached(self._until, info, run.sigmas):
-                scale, _ = latent_scale(run.host_model, run.x.shape)
-                scale = scale.to(run.x)
-                # without the format's shift, which no score heeds
-                self.scores.append(float(self._score(info["variance"]() * scale.square(),
-                                                     info["denoised"] * scale)))
+                at = At(run, *last, info["denoised"], info["variance"], ask_more)
+                self.scores.append(float(self._score.part_way(at)))
                 raise _Left
 
         return self._observer.observe(run._replace(

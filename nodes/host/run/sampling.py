@@ -28,7 +28,8 @@ class Progress:
 
     def __init__(self, callback: Callable | None):
         self._callback, self._last, self._done = callback, None, 0
-        self.extra = 0  # calls to come beside the sampler's steps
+        self.extra = 0  # calls to come beside the sampler's steps ...
+        self.after = 0  # ... and after them
         self.part: tuple[int, int] | None = None  # steps before this run and in all, of many runs
 
     def __call__(self, step, denoised, x, total_steps) -> None:
@@ -49,7 +50,7 @@ class Progress:
             before, steps = self.part
             self._callback(min(before + step, steps - 1), denoised, x, steps)
         else:
-            self._callback(step + self._done, denoised, x, total_steps + self.extra)
+            self._callback(step + self._done, denoised, x, total_steps + self.extra + self.after)
 
 
 class Recipe(NamedTuple):
@@ -107,6 +108,7 @@ class Observation(NamedTuple):
     extra_calls: int = 0
     uncertain: tuple[int, ...] = ()  # steps at which extra calls are made
     notes: tuple[str, ...] = ()
+    check_calls: int = 0  # after the last step
 
 
 class Observer(NamedTuple):

@@ -1,0 +1,104 @@
+"""Draws the doubtful parts of a picture again, several times, and keeps the surest try."""
+
+import json
+
+import torch
+from comfy_api.latest import io, ui
+
+from ..bayesdiff_core import doubt, evidence
+from ..bayesdiff_core.checks import BayesDiffError
+from .host.run import sampling
+from .host.run.by_mode import Options
+from .samplers import ksampler_inputs, observer_for
+
+
+class BayesDiffRepair(io.ComfyNode):
+    @classmethod
+    def define_schema(cls):
+        return io.Schema(
+            node_id="BayesDiff_RepairWhereUnsure",
+            display_name="Repair Where Unsure",
+            category="bayesdiff",
+            description="Draws the masked part of a picture again, as Set Latent Noise Mask and"
+                        " KSampler do, a few times, and keeps the try that the model doubts least."
+                        " The rest of the picture stays as it is.",
+            inputs=[
+                *ksampler_inputs(
+                    seed="The seed of the first try; the next tries take the seeds after it.",
+                    sampler="The sampler.",
+                    latent="The latent to repair, one or a batch."),
+                io.Mask.Input("mask", tooltip=(
+                    "What to draw again, 0 to 1, of any size: one for all images, or one for each."
+                    " Uncertainty Heatmap's, or your own.")),
+                io.Int.Input("tries", default=4, min=1, max=64, tooltip=(
+                    "How often to draw it, 1 to 64. Each takes as long as a KSampler of these steps"
+                    f" and {evidence.QUICK.calls} network calls more, to choose by.")),
+            ],
+            outputs=[
+                io.Latent.Output(display_name="latent", tooltip=(
+                    "The surest try of each image.")),
+                io.Float.Output(display_name="scores", is_output_list=True, tooltip=(
+                    "Its doubt, above 0; lower is surer.")),
+                io.String.Output(display_name="report", tooltip=(
+                    "JSON: every try's doubt of every image, the one that was kept, calls.")),
+            ],
+            search_aliases=["repair", "fix", "inpaint", "detailer", "hands", "artifacts", "mend"],
+        )
+
+    @classmethod
+    def execute(cls, model, seed, steps, cfg, sampler_name, scheduler, positive, negative,
+                latent_image, denoise, mask, tries) -> io.NodeOutput:
+        masked = {**latent_image, "noise_mask": _mask_of(mask, len(latent_image["samples"]))}
+        best, values, calls, notes = None, [], 0, []
+        for number in range(tries):
+            observer = observer_for("free", model, None, masked, Options(check="quick"))
+            latent, seen = sampling.sample(model, observer, (seed + number) % 2**64, steps, cfg,
+                                           sampler_name, scheduler, positive, negative, masked,
+                                           denoise)
+            values.append(_doubt(seen.trajectory))
+            calls, notes = calls + seen.calls + seen.check_calls, [*notes, *seen.notes]
+            best = latent if best is None else _chosen(best, latent, values)
+        values = torch.stack(values)  # tries x B
+        kept, number = values.min(0)
+        report = {"tries": values.tolist(), "kept": number.tolist(), "scores": kept.tolist(),
+                  "seeds": [(seed + place) % 2**64 for place in number.tolist()], "calls": calls,
+                  "notes": list(dict.fromkeys(notes))}
+        best = {key: value for key, value in best.items() if key != "noise_mask"}
+        return io.NodeOutput(best, report["scores"], json.dumps(report),
+                             ui=ui.PreviewText(_text(report)))
+
+
+def _mask_of(mask: torch.Tensor, images: int) -> torch.Tensor:
+    """As Set Latent Noise Mask lays it."""
+    mask = mask.reshape(-1, 1, *mask.shape[-2:])
+    if len(mask) not in (1, images):
+        raise BayesDiffError(f"the mask input holds {len(mask)} masks for {images} images: link one"
+                             " for all, or one for each.")
+    if not mask.any():
+        raise BayesDiffError("the mask is empty, so there is nothing to draw again: lower the"
+                             " threshold of Uncertainty Heatmap, or paint something.")
+    return mask
+
+
+def _doubt(trajectory) -> torch.Tensor:
+    """By the finished picture alone: tries share what is outside the mask, and their runs begin
+    part way. Where it could not be checked, by the run."""
+    maps = trajectory.maps()
+    checked = {name: maps[name] for name in evidence.CHECKS if name in maps}
+    return doubt.doubt(checked or maps, trajectory.picture).values
+
+
+def _chosen(best: dict, latent: dict, values: list[torch.Tensor]) -> dict:
+    """The latent where it is surer than all before, image by image."""
+    better = values[-1] < torch.stack(values[:-1]).amin(0)
+    rows = better.to(best["samples"].device).reshape(-1, *[1] * (best["samples"].ndim - 1))
+    return {**best, "samples": torch.where(rows, latent["samples"], best["samples"])}
+
+
+def _text(report: dict) -> str:
+    tries = len(report["tries"])
+    return "\n".join([
+        f"{tries} {'try' if tries == 1 else 'tries'}, {report['calls']} network calls",
+        *(f"image {image + 1}: try {number + 1} kept, doubt {score:.4g}"
+          for image, (number, score) in enumerate(zip(report["kept"], report["scores"]))),
+        *report["notes"]])
