@@ -314,7 +314,7 @@ def add_work(sub) -> None:
     sub.add_argument("--retry-failed", action="store_true",
                      help="try those again that failed for good")
     sub.add_argument("--timeout", type=float, default=FIRST_SECONDS, metavar="SECONDS",
-                     help="for the first jobs; later ones get ten times the usual pace"
+                     help="for the first jobs; later ones get 20 times the usual pace"
                           f" (default: {FIRST_SECONDS})")
     sub.add_argument("--least-timeout", type=float, default=LEAST_SECONDS, metavar="SECONDS",
                      help=f"for any job (default: {LEAST_SECONDS})")

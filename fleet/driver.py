@@ -22,17 +22,18 @@ LOSSES = 4  # ... and of one that workers are lost with
 LONGEST_PAUSE = 60
 HOPELESS = 5  # jobs that failed for good with none done: it is the workflow's fault
 FIRST_SECONDS = 600  # before there is a pace
-LEAST_SECONDS = 30
-TIMES_THE_PACE = 10
+LEAST_SECONDS = 60
+TIMES_THE_PACE = 20
 QUICK_SECONDS = 30
 
 
 class Pace:
     """How long jobs take, from the last ones."""
 
-    def __init__(self, first: float = FIRST_SECONDS, least: float = LEAST_SECONDS):
+    def __init__(self, first: float = FIRST_SECONDS, least: float = LEAST_SECONDS,
+                 times: float = TIMES_THE_PACE):
         self._seconds = deque(maxlen=64)
-        self._first, self._least = first, least
+        self._first, self._least, self._times = first, least, times
 
     def add(self, seconds: float) -> None:
         self._seconds.append(seconds)
@@ -45,7 +46,7 @@ class Pace:
         """A job's time-out: the first ones load models, and say little about the others."""
         if len(self._seconds) < 3:
             return self._first
-        return max(TIMES_THE_PACE * self.typical, self._least)
+        return max(self._times * self.typical, self._least)
 
 
 class Bar:
@@ -165,7 +166,8 @@ class Driver:
         name, report = f"{job.number:07}.safetensors", result["report"]
         _write(self._output / name, result["data"])
         return Part(job.number, report.get("seed"), next(iter(report.get("scores", [])), None),
-                    report.get("calls"), result["seconds"], result["worker"], name)
+                    report.get("calls"), report.get("ahead_calls"), result["seconds"],
+                    result["worker"], name)
 
     def _try_again(self, event, later: list, bar: Bar) -> None:
         """Later and later, and not for ever."""

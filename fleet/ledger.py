@@ -34,8 +34,8 @@ create table if not exists pictures (
     scores text, calls integer, extra_calls integer, seconds real, worker text, file text,
     finished real, primary key (job, place)) without rowid;
 create table if not exists parts (
-    job integer primary key, seed integer, score real, calls integer, seconds real, worker text,
-    file text) without rowid;
+    job integer primary key, seed integer, score real, calls integer, ahead_calls integer,
+    seconds real, worker text, file text) without rowid;
 create table if not exists faults (at real, worker text, job integer, words text);
 """
 
@@ -73,6 +73,7 @@ class Part(NamedTuple):
     seed: int | None
     score: float | None
     calls: int | None
+    ahead_calls: int | None  # of these only to look ahead, which a whole run does not
     seconds: float
     worker: str
     file: str
@@ -143,7 +144,7 @@ class Ledger:
             self._db.executemany(
                 f"insert or replace into pictures values ({','.join('?' * len(Picture._fields))})",
                 (row._replace(seed=seed_in(row.seed)) for row in rows))
-            self._db.executemany("insert or replace into parts values (?, ?, ?, ?, ?, ?, ?)",
+            self._db.executemany("insert or replace into parts values (?, ?, ?, ?, ?, ?, ?, ?)",
                                  (part._replace(seed=seed_in(part.seed)) for part in parts))
             self._db.executemany("update jobs set state = 'done' where number = ?",
                                  {(row.job,) for row in [*rows, *parts]})

@@ -91,11 +91,11 @@ def files_for(parts: list[Part], folder: Path, changes: dict[int, list[Change]])
 def savings(book: Ledger, chosen: list[Part]) -> str:
     """In words, against every seed to its end."""
     parts, finished = book.parts(), list(book.pictures())
-    made = sum(part.calls for part in parts) + sum(row.calls for row in finished)
+    made = sum(part.calls for part in parts) + sum(row.calls + row.extra_calls for row in finished)
     if not finished:
         return f"{made} network calls, none finished"
-    alone = sum(part.calls for part in chosen) / len(chosen) \
-        + sum(row.calls for row in finished) / len(finished)
+    alone = sum(part.calls - part.ahead_calls for part in chosen) / len(chosen) \
+        + sum(row.calls + row.extra_calls for row in finished) / len(finished)
     whole = round(alone * len(parts))
     return (f"{len(finished)} of {len(parts)} seeds finished in {made} network calls, where all"
             f" would have taken {whole}: {whole - made} saved ({1 - made / whole:.0%})")

@@ -83,9 +83,15 @@ class Worker:
             self._address = self._open.enter_context(server.running(
                 host, python, self._scratch, on_cpu=place.on_cpu, log=self._scratch / "server.log",
                 options=[*place.options, "--database-url", "sqlite:///:memory:"], before=before))
+            if not server.ask(self._address, "/object_info/BayesDiff_KSampler"):
+                raise WorkerFault("the pack did not load in its ComfyUI: look at that machine's log"
+                                  f" of the server, which ends with {self._log_end()}")
         except (server.ServerFailed, OSError) as error:
             raise WorkerFault(str(error)) from error
         return {"name": self.name, "pid": os.getpid(), "scratch": str(self._scratch)}
+
+    def _log_end(self) -> str:
+        return " | ".join((self._scratch / "server.log").read_text().splitlines()[-5:])
 
     def stop(self) -> None:
         self._stopped.set()
@@ -163,6 +169,11 @@ class Worker:
             return server.ask(self._address, path, body, seconds)
         except (urllib.error.URLError, OSError, ValueError) as error:
             raise WorkerFault(f"the server does not answer ({error})") from error
+        except server.ServerFailed as error:
+            # Else one machine that lacks a pack would fail all jobs, as it does so in no time.
+            if "missing_node_type" in str(error):
+                raise WorkerFault(_shortened(str(error))) from error
+            raise
 
     def _path(self, image: dict) -> Path:
         return self._scratch / image["type"] / image["subfolder"] / image["filename"]
@@ -225,8 +236,9 @@ def results(order: Order, prompt: dict, outputs: dict) -> dict:
                 scores.update(other["all"])
     images = images_of(order, prompt, outputs, count)
     seeds = report.get("seeds") or [prompt[graph.seed.node]["inputs"][graph.seed.name]] * count
+    extra = report.get("extra_calls", 0) + report.get("check_calls", 0)
     return {"prompt": prompt_text(prompt, graph.sampler), "calls": report.get("calls"),
-            "extra_calls": report.get("extra_calls"), "pictures": [
+            "extra_calls": extra, "pictures": [
                 {"seed": seeds[i], "score": report["scores"][i], "image": images[i],
                  "scores": {name: each[i] for name, each in scores.items() if len(each) == count}}
                 for i in range(count)]}

@@ -12,7 +12,7 @@ from .host.run import by_mode, sampling
 from .host.run.by_mode import Options
 from .host.run.resume import Resumable
 from .metadata import reported
-from .samplers import ksampler_inputs, observer_for, outputs, results
+from .samplers import check_input, ksampler_inputs, observer_for, outputs, results
 
 START, FINISH = "start", "finish"
 FREE = [name for name, rank in RANKS.items() if rank.mode == "free"]
@@ -39,6 +39,7 @@ class BayesDiffStage(io.ComfyNode):
                                tooltip="Where it is left, as a share of the steps, 0.05 to 0.95."),
                 io.Combo.Input("rank_by", options=FREE,
                                tooltip="What is told of it there; lowest is best."),
+                check_input(),
             ],
             outputs=outputs(),
             is_output_node=True,
@@ -46,19 +47,18 @@ class BayesDiffStage(io.ComfyNode):
 
     @classmethod
     def execute(cls, model, seed, steps, cfg, sampler_name, scheduler, positive, negative,
-                latent_image, denoise, part, run, stop_at, rank_by) -> io.NodeOutput:
+                latent_image, denoise, part, run, stop_at, rank_by,
+                check="auto") -> io.NodeOutput:
         if len(latent_image["samples"]) != 1:
             raise BayesDiffError(f"the latent is a batch of {len(latent_image['samples'])}, one"
                                  " image or clip was expected: set the batch size to 1.")
-        rank = RANKS[rank_by]
-        observer = observer_for("free", model, None, latent_image,
-                                Options(mode="free", check=rank.check))
+        observer = observer_for("free", model, None, latent_image, Options(check=check))
 
         def sample(observer, seed: int):
             return sampling.sample(model, observer, seed, steps, cfg, sampler_name, scheduler,
                                    positive, negative, latent_image, denoise)
 
-        one = Resumable(observer, seed, sample, rank.score)
+        one = Resumable(observer, seed, sample, RANKS[rank_by].score)
         path, count = run_file.path_of(run), len(sampling.levels(
             model, steps, sampler_name, scheduler, denoise)) - 1
         if part == FINISH:
@@ -73,5 +73,5 @@ class BayesDiffStage(io.ComfyNode):
                                  " second part: choose another sampler.")
         run_file.write(one.state(), seed, path)
         report = {"seed": seed, "scores": one.scores, "score": rank_by, "calls": one.calls,
-                  "step": stop.step, "steps": count}
+                  "ahead_calls": one.ahead_calls, "step": stop.step, "steps": count}
         return io.NodeOutput(*[ExecutionBlocker(None)] * len(outputs()), ui=reported(report))

@@ -55,7 +55,7 @@ def test_their_pictures_and_scores_are_those_of_single_runs(survivor, single):
         prompt["5"]["inputs"]["seed"] = row.seed
         image, report = single(prompt)
         assert pixels(folder / "pictures" / row.file) == image
-        assert row.score == report["scores"][0] and row.calls == report["calls"] == 20
+        assert row.score == report["scores"][0] and row.calls == report["calls"] == 12
     assert len({pixels(folder / "pictures" / row.file) for row in rows}) == SEEDS
 
 
