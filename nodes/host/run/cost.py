@@ -12,8 +12,9 @@ from typing import NamedTuple
 import comfy.model_sampling
 import comfy.samplers
 
+from ....bayesdiff_core.trajectory import kept_steps
 from . import known_samplers, sampling
-from .by_mode import SHARES, Options, taken
+from .by_mode import SHARES, Options, refuse_without_posterior, taken
 from .modes import paper
 
 
@@ -23,6 +24,7 @@ class Cost(NamedTuple):
     uncertain: list[int]  # steps at which extra calls are made
     calls: int | None  # of the network, by the sampler; None where that is not known
     extra_calls: int
+    kept: list[int]  # steps that the trajectory keeps, where memory does not leave out some
 
 
 class _Model(comfy.model_sampling.ModelSamplingDiscrete, comfy.model_sampling.EPS):
@@ -40,6 +42,7 @@ def cost(options: Options, steps: int, sampler_name: str, scheduler: str, denois
     sigmas = sampling.levels(model, steps, sampler_name, scheduler, denoise)
     count = max(len(sigmas) - 1, 0)
     mode = taken(options.mode, with_posterior or None, sampler).mode
+    refuse_without_posterior(mode, with_posterior or None)
     uncertain, extra = (), 0
     if mode == "paper" and count:
         rule = paper.rule_of(sampler.sampler_function, flow, paper_rule=options.paper_rule)
@@ -48,7 +51,8 @@ def cost(options: Options, steps: int, sampler_name: str, scheduler: str, denois
     elif mode in SHARES and count > 1:  # at the only step there is nothing to measure yet
         plan = options.request(mode).plan(sigmas, flow)
         uncertain, extra = plan.steps(sigmas), plan.evaluations
-    return Cost(mode, count, list(uncertain), known_samplers.calls_of(sampler, count), extra)
+    return Cost(mode, count, list(uncertain), known_samplers.calls_of(sampler, count), extra,
+                kept_steps(count + 1, 1, 2**40, options.keep_steps) if count else [0])
 
 
 @functools.cache
