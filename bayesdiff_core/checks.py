@@ -6,6 +6,9 @@ import torch
 class BayesDiffError(ValueError):
     """Input that cannot give a true number."""
 
+    # The host prints a type with its module, which here is a path: the sentence is to come first.
+    __module__ = "builtins"
+
 
 def finite(name: str, tensor: torch.Tensor) -> None:
     if not torch.isfinite(tensor).all():

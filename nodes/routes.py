@@ -39,7 +39,8 @@ def cost_of(query: Mapping[str, str]) -> dict:
         number("skip_interval", 4, 1000), query.get("uncertain_steps", "")[:10_000],
         number("probe_levels", 0, 100), number("deviations", 0, 256),
         number("mc_samples", 10, 256, 1), query.get("paper_rule", PAPER_RULES[0]),
-        query.get("noise_model", "independent"), check=query.get("check", "auto"))
+        query.get("noise_model", "independent"), keep_steps=number("keep_steps", 10, 1000, 2),
+        check=query.get("check", "auto"))
     try:
         told = cost(options, number("steps", 20, 10_000, 1), query.get("sampler_name", "euler"),
                     query.get("scheduler", "normal"), number("denoise", 1.0, 1.0),

@@ -18,10 +18,10 @@ EXAMPLES = REPOSITORY / "example_workflows"
 BLUEPRINTS = REPOSITORY / "subgraphs"
 TITLE, SLOT, WIDGET, GAP = 30, 20, 24, 30  # heights, as the front end draws them
 # What a node shows below its widgets: a report, a picture, lines of text.
-EXTRA = {"BayesDiff_KSampler": 450, "BayesDiff_SamplerCustom": 450, "BayesDiff_BestOfN": 160,
+EXTRA = {"BayesDiff_KSampler": 480, "BayesDiff_SamplerCustom": 480, "BayesDiff_BestOfN": 420,
          "BayesDiff_ResampleFromTimestep": 160, "BayesDiff_RepairWhereUnsure": 160,
-         "BayesDiff_UncertaintyScore": 160, "BayesDiff_UncertaintyScoreFilter": 390,
-         "BayesDiff_LLLAFit": 370, "BayesDiff_LLLASave": 160, "BayesDiff_UncertaintyHeatmap": 300,
+         "BayesDiff_UncertaintyScore": 160, "BayesDiff_UncertaintyScoreFilter": 420,
+         "BayesDiff_LLLAFit": 370, "BayesDiff_LLLASave": 160, "BayesDiff_UncertaintyHeatmap": 340,
          "SaveImage": 230, "PreviewImage": 230, "MaskPreview": 230, "CLIPTextEncode": 90}
 COLORS = {"BayesDiff_": ("#2a3343", "#1d2633"), "MarkdownNote": ("#432", "#653")}
 

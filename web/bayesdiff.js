@@ -1,7 +1,9 @@
 // Which node shows what.
 import { app } from "../../scripts/app.js";
 import { addFilterGallery, addSeedGallery, lookForWaiting } from "./gallery.js";
-import { lookAround, restore } from "./panel.js";
+import { lookAround, restore, watch } from "./panel.js";
+import { foldItems, keepQuiet } from "./quiet.js";
+import { replaceItems } from "./replace.js";
 import { addReport } from "./report.js";
 import { addSchedule } from "./schedule.js";
 import { addViewer } from "./viewer.js";
@@ -33,8 +35,13 @@ app.registerExtension({
   name: "comfyuibayesdiff.panels",
 
   nodeCreated(node) {
-    PANELS[node.comfyClass]?.forEach((add) => add(node));
+    const panels = PANELS[node.comfyClass];
+    if (!panels) return;
+    panels.forEach((add) => add(node));
+    watch(node, keepQuiet(node));
   },
+
+  getNodeMenuItems: (node) => [...replaceItems(node), ...foldItems(node)],
 
   afterConfigureGraph() {
     lookAround();

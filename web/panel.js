@@ -92,21 +92,29 @@ export function addPanel(node, name, root, { height, grows = true, show, look })
     ...(grows ? {} : { getMaxHeight: () => height }),
   });
   widget.serialize = false; // neither a prompt nor a saved workflow holds it
-  const panel = { node, root, error, grows, look: look && once(look), show: show && ((output) => {
+  const panel = { node, root, error, grows, show: show && ((output) => {
     root.toggleAttribute("data-stale", false);
     root.toggleAttribute("data-told", true);
     show(output);
   }) };
   panels.add(panel);
+  if (look) watch(node, look);
   after(node, "onExecuted", (output) => output && panel.show?.(output));
   after(node, "onRemoved", () => panels.delete(panel));
-  if (look) {
-    // Both kinds of nodes call a widget's callback at each change by hand.
-    node.widgets.forEach((each) => after(each, "callback", panel.look));
-    after(node, "onConnectionsChange", panel.look);
-    panel.look(); // when who made the node has set its values
-  }
   return widget;
+}
+
+const watchers = new Set();
+
+/** Calls look() when the node's widgets or links, or anything in the graph, may have changed. */
+export function watch(node, look) {
+  const soon = once(look);
+  watchers.add(soon);
+  after(node, "onRemoved", () => watchers.delete(soon));
+  // Both kinds of nodes call a widget's callback at each change by hand.
+  node.widgets?.forEach((each) => after(each, "callback", soon));
+  after(node, "onConnectionsChange", soon);
+  soon(); // when who made the node has set its values
 }
 
 /** The left button and the keys that panels know are theirs: they must not drag the node. All else
@@ -170,7 +178,7 @@ export function nodeAt(executionId) {
 /** Widgets of other nodes, undo, loading: the front end tells when the graph is another than before.
  * Only what a script sets without a word is seen late, at the user's next click. */
 export function lookAround() {
-  panels.forEach((panel) => panel.look?.());
+  watchers.forEach((look) => look());
 }
 api.addEventListener("graphChanged", lookAround);
 

@@ -1,13 +1,37 @@
 // The steps of a sampler as ticks, those with extra calls marked, and what they cost: before the
-// run as the server expects it, after it as it was.
+// run as the server expects it, after it as it was. What would fail is said before it does.
 import { api } from "../../scripts/api.js";
 import { addPanel, element, origin, svg, valuesOf } from "./panel.js";
+import { say } from "./words.js";
 
 const HEIGHT = 66;
 const WIDGETS = ["mode", "skip_schedule", "skip_interval", "uncertain_steps", "probe_levels",
-  "deviations", "mc_samples", "paper_rule", "noise_model", "check"];
+  "deviations", "mc_samples", "paper_rule", "noise_model", "keep_steps", "check"];
 const STOCK = ["steps", "sampler_name", "scheduler", "denoise"];
 const MOST_TICKS = 200;
+
+/** The widgets that decide, a sampler's own and the stock ones: of KSampler's they are on it, of
+ * Sampler Custom's on the nodes that give the sigmas and the sampler. */
+function askedOf(node) {
+  const asked = { ...valuesOf(node, WIDGETS), posterior: Boolean(origin(node, "posterior")) };
+  for (const giver of [node, origin(node, "sigmas"), origin(node, "sampler")]) {
+    for (const [name, value] of Object.entries(giver ? valuesOf(giver, STOCK) : {})) {
+      if (value !== undefined) asked[name] ??= value;
+    }
+  }
+  return asked;
+}
+
+/** What the server expects of a run by these widgets. */
+async function costOf(asked, flow) {
+  const known = Object.entries({ ...asked, flow }).filter(([, value]) => value !== undefined);
+  try {
+    const answer = await api.fetchApi(`/bayesdiff/cost?${new URLSearchParams(known)}`);
+    return await answer.json();
+  } catch {
+    return { steps: 0, words: say("noServer") };
+  }
+}
 
 class Strip {
   constructor(node) {
@@ -25,42 +49,20 @@ class Strip {
     });
   }
 
-  /** The widgets that decide, our own and the stock ones: of KSampler's they are here, of Sampler
-   * Custom's on the nodes that give the sigmas and the sampler. */
-  asked() {
-    const { node } = this;
-    const asked = { ...valuesOf(node, WIDGETS), posterior: Boolean(origin(node, "posterior")) };
-    for (const giver of [node, origin(node, "sigmas"), origin(node, "sampler")]) {
-      for (const [name, value] of Object.entries(giver ? valuesOf(giver, STOCK) : {})) {
-        if (value !== undefined) asked[name] ??= value;
-      }
-    }
-    return asked;
-  }
-
   async look() {
-    const asked = this.asked();
+    const asked = askedOf(this.node);
     const key = JSON.stringify(asked);
     if (key === this.key) return;
     this.key = key;
-    if (asked.steps === undefined) {
-      return this.draw({ steps: 0, words: "the cost is known when it has run" });
-    }
-    const flow = this.node.properties.bayesdiff_flow ?? false;
-    const known = Object.entries({ ...asked, flow }).filter(([, value]) => value !== undefined);
-    try {
-      const answer = await api.fetchApi(`/bayesdiff/cost?${new URLSearchParams(known)}`);
-      const told = await answer.json();
-      if (key === this.key) this.draw({ mode: asked.mode, ...told });
-    } catch {
-      if (key === this.key) this.draw({ steps: 0, words: "the server did not answer" });
-    }
+    if (asked.steps === undefined) return this.draw({ steps: 0, words: say("costLater") });
+    const told = await costOf(asked, this.node.properties.bayesdiff_flow ?? false);
+    if (key === this.key) this.draw({ mode: asked.mode, ...told });
   }
 
   ran(schedule) {
     if (!schedule) return;
     this.node.properties.bayesdiff_flow = schedule.flow;
-    const asked = this.asked();
+    const asked = askedOf(this.node);
     this.key = JSON.stringify(asked); // until a widget changes
     this.draw({ mode: asked.mode, ...schedule, done: true });
   }
@@ -70,7 +72,7 @@ class Strip {
     words, done,
   }) {
     const marked = new Set(uncertain);
-    const shown = Math.min(steps, MOST_TICKS);
+    const shown = Math.min(steps ?? 0, MOST_TICKS);
     this.ticks.replaceChildren(...Array.from({ length: shown }, (_, step) => {
       const x = ((step + 0.5) / shown) * 100;
       const on = marked.has(step);
@@ -80,15 +82,25 @@ class Strip {
     }));
     // How often a sampler calls the network is not known of all; what we add is.
     const times = calls && ((calls + extra + after) / calls).toFixed(2).replace(/\.?0+$/, "");
-    const cost = calls ? `${done ? "it took" : "takes"} ${times} × KSampler: ` : "";
-    const marks = marked.size || !calls ? `${extra} extra calls at ${marked.size} of ` : "";
-    const check = after ? `, ${after} to check the picture` : "";
-    this.words.textContent = error ?? words ?? `${cost}${marks}${steps} steps${check}`;
+    const cost = calls ? say(done ? "costWas" : "costIs", { times }) : "";
+    const marks = marked.size || !calls ? say("costExtra", { extra, marked: marked.size }) : "";
+    const check = after ? say("costCheck", { after }) : "";
+    this.words.textContent = error ?? words ?? `${cost}${marks}${say("costSteps", { steps })}${check}`;
     this.words.toggleAttribute("data-error", Boolean(error));
     this.ticks.setAttribute("aria-label", `${mode}: ${this.words.textContent}`);
-    this.words.title = done ? "What the run took."
-      : "Before the first run the marks are those of Stable Diffusion's noise levels.";
+    this.words.title = error ?? say(done ? "costWasTitle" : "costIsTitle");
   }
+}
+
+/** For a node with a `step` of a trajectory: says when the sampler linked to it will not keep that
+ * one; nothing where that is not known. */
+export async function stepWarning(node) {
+  const { step } = valuesOf(node, ["step"]), sampler = origin(node, "trajectory");
+  if (!(step >= 0) || !sampler?.comfyClass?.startsWith("BayesDiff_")) return "";
+  const asked = askedOf(sampler);
+  if (asked.steps === undefined || asked.mode === undefined) return "";
+  const { kept } = await costOf(asked, sampler.properties.bayesdiff_flow ?? false);
+  return !kept || kept.includes(step) ? "" : say("notKept", { step, kept: kept.join(", ") });
 }
 
 export const addSchedule = (node) => new Strip(node);

@@ -1,9 +1,11 @@
 // The map over the picture, at the result and at the steps in which it formed.
-import { addPanel, button, element, fileURL, sentence, short, widgetOf } from "./panel.js";
+import { addPanel, button, element, fileURL, origin, sentence, short, widgetOf } from "./panel.js";
 import { Lightbox } from "./lightbox.js";
+import { repairButton } from "./repair.js";
+import { stepWarning } from "./schedule.js";
 import { say } from "./words.js";
 
-const HEIGHT = 300;
+const HEIGHT = 330;
 const FRAME_TIME = 350; // ms, when playing
 
 class Viewer {
@@ -16,8 +18,23 @@ class Viewer {
     addPanel(node, "viewer", this.root, {
       height: HEIGHT,
       show: (output) => this.show(output.bayesdiff?.[0]),
-      look: () => this.followWidget(),
+      look: () => this.look(),
     });
+  }
+
+  look() {
+    this.followWidget();
+    this.warn();
+  }
+
+  /** Before a run, of what would fail. */
+  async warn() {
+    const key = JSON.stringify([widgetOf(this.node, "step")?.value,
+      origin(this.node, "trajectory")?.widgets?.map(({ value }) => value)]);
+    if (key === this.warnedOf) return;
+    this.warnedOf = key;
+    const words = await stepWarning(this.node);
+    if (key === this.warnedOf) this.warning.textContent = words;
   }
 
   build() {
@@ -44,7 +61,8 @@ class Viewer {
     this.count = element("span", { class: "bayesdiff-count" });
     this.words = element("div", { class: "bayesdiff-caption", "aria-live": "polite" });
     this.bar = element("span", { class: "bayesdiff-bar" });
-    const body = element("div", { class: "bayesdiff-body" },
+    this.warning = element("div", { class: "bayesdiff-error", role: "alert" });
+    const body = element("div", { class: "bayesdiff-body" }, this.warning,
       element("div", { class: "bayesdiff-stage" }, this.canvas, this.hint),
       this.words,
       element("div", { class: "bayesdiff-row" },
@@ -53,7 +71,8 @@ class Viewer {
         this.playButton, this.stepSlider,
         button(say("enlarge"), "⤢", () => this.lightbox.open())),
       element("div", { class: "bayesdiff-row" }, element("span", {}, say("sure")), this.bar,
-        element("span", {}, say("unsure")), this.opacitySlider));
+        element("span", {}, say("unsure")), this.opacitySlider),
+      repairButton(this.node));
     this.root = element("div", { class: "bayesdiff-viewer" }, body);
     this.lightbox = new Lightbox(this.root, body, () => this.canvas,
       () => `bayesdiff_${this.at.image + 1}`);
@@ -157,7 +176,9 @@ class Viewer {
     const all = this.images[this.at.image].steps?.frames.at(-1).step; // the result is kept always
     const where = atEnd ? say("result") : say("atStep", { step, steps: all });
     const left = this.leftOut ? say("moreImages", { count: this.leftOut }) : "";
-    const map = say(atEnd ? this.map : this.stepsMap);
+    const glows = this.colors[0][3] === 0; // else every pixel has a color, and the bar tells
+    const kind = atEnd ? this.map : this.stepsMap;
+    const map = say(kind) + (glows ? ` (${say(`${kind}Key`)})` : "");
     this.words.textContent = extra || `${where}${left}: ${map}`;
     this.words.title = atEnd ? sentence(map) : say("atStepDetails", { sigma: short(sigma) });
     this.canvas.setAttribute("aria-label", say("stage", { image: this.at.image + 1, where, map }));

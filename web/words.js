@@ -8,10 +8,14 @@ const WORDS = {
   gone: "The pictures of this run are gone: run the graph again.",
 
   // What a map tells, by what it was made of (nodes/pictures/viewer.py).
-  change: "how much each spot still changed late: clear = settled, red = undecided",
-  uncertainty: "how unsure the model was of each spot: clear = sure, red = unsure",
-  pixel: "how far a pixel would differ if drawn again: clear = sure, red = unsure",
-  doubt: "how much the model doubts each spot: clear = sure, red = unsure",
+  change: "what still changed late",
+  uncertainty: "where the model was unsure",
+  pixel: "what would differ if drawn again",
+  doubt: "what the model doubts",
+  changeKey: "red = undecided, clear = settled",
+  uncertaintyKey: "red = unsure, clear = sure",
+  pixelKey: "red = unsure, clear = sure",
+  doubtKey: "red = doubtful, clear = sure",
   result: "Result",
   atStep: "After {step} of {steps} steps",
   atStepDetails: "What the picture was going to be at noise level {sigma}.",
@@ -27,6 +31,17 @@ const WORDS = {
   next: "next image",
   stage: "image {image}, {where}: {map}. Hold to see the bare picture, double-click to enlarge.",
   stageTitle: "Hold to see the bare picture. Double-click to enlarge.",
+
+  costLater: "the cost is known when it has run",
+  costIs: "takes {times} × KSampler: ",
+  costWas: "it took {times} × KSampler: ",
+  costExtra: "{extra} extra calls at {marked} of ",
+  costSteps: "{steps} steps",
+  costCheck: ", {after} to check the picture",
+  costIsTitle: "Before the first run the marks are those of Stable Diffusion's noise levels.",
+  costWasTitle: "What the run took.",
+  notKept: "Step {step} will not be there: the sampler keeps {kept}. Choose one of these, or raise"
+    + " keep_steps on the sampler.",
 
   card: "Image {image}, score {score}: click to pick, double-click to enlarge",
   kept: "kept",
@@ -48,6 +63,19 @@ const WORDS = {
   finishedCount: "finished {count}, the surest first",
   droppedCount: "dropped {count}, as they were then",
   seedCount: "{count} seeds, sorted by score (lower: surer)",
+
+  replace: "Replace with {name}",
+  replacedDenoised: "What was linked to denoised_output now gets the latent: the same, where sampling"
+    + " goes to the end.",
+  replacedLost: "No longer linked, as this node does not have it: {names}.",
+  unfold: "Show advanced inputs",
+  fold: "Hide advanced inputs",
+  repair: "Repair the red parts",
+  repairTitle: "Adds a second pass that redraws only the red parts, wired to this sampler.",
+  repairAdded: "Added, wired to this sampler. Press Run.",
+  repairMissing: "Added. Link what is still open on it, then press Run.",
+  repairNoSampler: "Link the trajectory of a BayesDiff sampler first: the repair starts from it.",
+  repairNoBlueprint: "The blueprint Uncertainty-guided repair was not found on the server.",
 
   enlarge: "enlarge",
   close: "close",

@@ -30,7 +30,7 @@ def page(chromium, server):
     """The front end, ready, with an empty graph. A test fails if our files raised an error."""
     context = chromium.new_context(viewport={"width": 1400, "height": 1000})
     page = context.new_page()
-    page.set_default_timeout(120_000)  # the machine may be busy
+    page.set_default_timeout(60_000)  # the machine may be busy
     errors = []
     page.on("pageerror", lambda error: errors.append(f"{error} {error.stack}"))
     page.on("console", lambda message: message.type == "error"

@@ -157,7 +157,7 @@ CAPTION = "root.querySelector('.bayesdiff-body .bayesdiff-caption').textContent"
 
 def check_viewer(page, viewer):
     """Overlay, scrubber, opacity, next image, value under the pointer."""
-    viewer.wait(f"/^Result: how unsure .*: clear = sure, red = unsure/.test({CAPTION})")
+    viewer.wait(f"/^Result: where .* unsure .red = unsure, clear = sure/.test({CAPTION})")
     result = viewer.pixels()
     slide(viewer, "step", 0)
     viewer.wait(f"/^After 0 of 8 steps: /.test({CAPTION})")
@@ -613,7 +613,7 @@ def test_our_files_are_small_and_none_is_asked_from_elsewhere(page, server):
                            " [entry.name, entry.decodedBodySize])")
     ours = {name: size for name, size in loaded if "/extensions/ComfyUI-BayesDiff/" in name}
     assert {name.rsplit("/", 1)[-1] for name in ours} == {
-        "bayesdiff.js", "gallery.js", "lightbox.js", "panel.css", "panel.js", "report.js",
-        "schedule.js", "viewer.js", "words.js"}
+        "bayesdiff.js", "gallery.js", "lightbox.js", "panel.css", "panel.js", "quiet.js",
+        "repair.js", "replace.js", "report.js", "schedule.js", "viewer.js", "words.js"}
     assert 0 < sum(ours.values()) < 90_000
     assert all(name.startswith((server.address, "data:", "blob:")) for name, _ in loaded)

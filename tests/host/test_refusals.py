@@ -87,3 +87,9 @@ def test_torch_compile_wrapper_is_dropped_on_our_clone_only(case, pack):
     ours, calls = compiled.observed()
     assert len(calls) == 3 and torch.equal(ours["samples"], plain.stock()["samples"])
     assert list(wrappers) == ["torch.compile"]
+
+
+def test_the_host_names_our_error_without_a_path(pack):
+    """It prints the type before the sentence: a module's path there would hide it."""
+    import execution
+    assert execution.full_type_name(pack.BayesDiffError) == "BayesDiffError"

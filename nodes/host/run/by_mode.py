@@ -68,6 +68,12 @@ def taken(mode: str, posterior: Llla | None, sampler, guider=None) -> Taken:
     return Taken("light", "a posterior is connected") if mode == "auto" else Taken(mode)
 
 
+def refuse_without_posterior(mode: str, posterior) -> None:
+    if mode not in ("auto", "free") and posterior is None:
+        raise BayesDiffError(f"mode {mode} needs a posterior, and none is connected: connect LLLA"
+                             " Fit or LLLA Load, or choose mode auto or free.")
+
+
 def observer(mode: str, model, posterior: Llla | None, seeds: list[int],
              options: Options) -> Observer:
     """Of a mode other than auto, with the check that follows it."""
@@ -80,9 +86,7 @@ def _watching(mode: str, model, posterior: Llla | None, seeds: list[int],
     common = {"seeds": seeds, "keep_steps": options.keep_steps}
     if mode == "free":
         return Observer(functools.partial(free.observe, **common))
-    if posterior is None:
-        raise BayesDiffError(f"mode {mode} needs a posterior, and none is connected: connect LLLA"
-                             " Fit or LLLA Load, or choose mode auto or free.")
+    refuse_without_posterior(mode, posterior)
     predictor = Predictor(model, posterior)
     if mode == "paper":
         observe = functools.partial(paper.observe, schedule=options.schedule,

@@ -13,8 +13,9 @@ import comfy.model_sampling
 import comfy.samplers
 
 from ....bayesdiff_core import evidence
+from ....bayesdiff_core.trajectory import kept_steps
 from . import known_samplers, sampling
-from .by_mode import SHARES, Options, taken
+from .by_mode import SHARES, Options, refuse_without_posterior, taken
 from .modes import paper
 
 
@@ -24,6 +25,7 @@ class Cost(NamedTuple):
     uncertain: list[int]  # steps at which extra calls are made
     calls: int | None  # of the network, by the sampler; None where that is not known
     extra_calls: int
+    kept: list[int]  # steps that the trajectory keeps, where memory does not leave out some
     check_calls: int = 0  # after the last step
 
 
@@ -42,6 +44,7 @@ def cost(options: Options, steps: int, sampler_name: str, scheduler: str, denois
     sigmas = sampling.levels(model, steps, sampler_name, scheduler, denoise)
     count = max(len(sigmas) - 1, 0)
     mode = taken(options.mode, with_posterior or None, sampler).mode
+    refuse_without_posterior(mode, with_posterior or None)
     uncertain, extra = (), 0
     if mode == "paper" and count:
         rule = paper.rule_of(sampler.sampler_function, flow, paper_rule=options.paper_rule)
@@ -52,6 +55,7 @@ def cost(options: Options, steps: int, sampler_name: str, scheduler: str, denois
         uncertain, extra = plan.steps(sigmas), plan.evaluations
     effort = evidence.effort(options.check, count)
     return Cost(mode, count, list(uncertain), known_samplers.calls_of(sampler, count), extra,
+                kept_steps(count + 1, 1, 2**40, options.keep_steps) if count else [0],
                 effort.calls if effort and count else 0)
 
 
