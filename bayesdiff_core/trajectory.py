@@ -8,6 +8,7 @@ import torch
 from . import checks
 from .checks import BayesDiffError
 from .smoothing import smoothed
+from .transfer import on_cpu
 
 DEFAULT_LIMIT = 512 * 2**20  # bytes
 TAIL = 0.4  # of the steps: 10 of 25 told most about quality in a pilot
@@ -175,10 +176,14 @@ class TrajectoryRecorder:
         return step in self.kept and step not in self._rows
 
     def add(self, step: int, mean: torch.Tensor, variance: torch.Tensor, tail: torch.Tensor,
-            deviations: torch.Tensor) -> None:
+            deviations: torch.Tensor, reached: torch.Tensor | None = None) -> None:
+        """reached: whether it is a state on entering this step at all, where that is only known on
+        the device."""
         if self.wants(step):
-            self._rows[step] = [part.detach().to("cpu", torch.float32, copy=True)
-                                for part in (mean, variance, tail, deviations)]
+            *row, reached = on_cpu(mean, variance, tail, deviations,
+                                   torch.tensor(True) if reached is None else reached)
+            if reached:
+                self._rows[step] = [part.float() for part in row]
 
     def trajectory(self, scale: torch.Tensor, shift: torch.Tensor) -> Trajectory:
         if self.kept[-1] not in self._rows:

@@ -178,16 +178,17 @@ def _dispatched(func, args: tuple, kwargs: dict):
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
     ours = [leaf for leaf in tensors if isinstance(leaf, PretendTensor)]
     target = next((_placed(leaf) for leaf in leaves if isinstance(leaf, torch.device)), None)
-    if not ours and (target is None or target.type != "cuda"):
-        return func(*args, **kwargs)
     name = str(func).rsplit(".", 1)[0]
+    device = target or (ours[0].device if ours else CPU)
+    _check_generator(name, kwargs.get("generator"), device)
+    if not ours and device.type == "cpu":
+        return func(*args, **kwargs)
     if name == "aten.is_pinned":
         return False
     if _is_composite(func):  # in inference mode these come whole
         with PretendMode():
             return func.decompose(*args, **kwargs)
-    _check_devices(name, args, kwargs, tensors, ours, target)
-    device = target or ours[0].device
+    _check_devices(name, args, tensors, ours)
     if name in COPIES and target is None:
         device = args[0].device
     inner = tree_map(_inner, (args, kwargs))
@@ -214,13 +215,14 @@ def _inner(leaf):
     return CPU if isinstance(leaf, torch.device) else leaf
 
 
-def _check_devices(name, args, kwargs, tensors, ours, target) -> None:
-    """As CUDA refuses: a number of the CPU may take part, a tensor may not, nor another card's."""
-    generator = kwargs.get("generator")
-    wanted = target or (ours[0].device if ours else None)
-    if generator is not None and PretendGenerator.device_of(generator).type != wanted.type:
-        raise RuntimeError(f"Expected a '{wanted.type}' device type for generator but found another"
+def _check_generator(name, generator, device) -> None:
+    if generator is not None and PretendGenerator.device_of(generator).type != device.type:
+        raise RuntimeError(f"Expected a '{device.type}' device type for generator but found another"
                            f" ({name})")
+
+
+def _check_devices(name, args, tensors, ours) -> None:
+    """As CUDA refuses: a number of the CPU may take part, a tensor may not, nor another card's."""
     if name in COPIES or not ours:
         return
     if name in INDEXING:

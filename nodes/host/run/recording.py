@@ -14,14 +14,14 @@ class Recording:
 
     def __init__(self, run: SamplerRun, seeds: list[int], keep: int, deviations: int = 0,
                  early: int = 0):
-        checks.finite("the latent that sampling begins from, with its noise", run.x)
+        checks.finite("the latent that sampling begins from, with its noise", run.start)
         self._run = run
-        self._recorder = TrajectoryRecorder(run.sigmas, run.x.shape, deviations, seeds,
+        self._recorder = TrajectoryRecorder(run.levels, run.x.shape, deviations, seeds,
                                             early=early, keep=keep)
         self._tail = TrajectoryVariance.of_run(len(run.sigmas) - 1)
         self._none = run.x.new_zeros(0, *run.x.shape)
-        zero = torch.zeros_like(run.x)
-        self._recorder.add(0, run.x, zero, zero, zero.expand(deviations, *zero.shape))
+        zero = torch.zeros_like(run.start)
+        self._recorder.add(0, run.start, zero, zero, zero.expand(deviations, *zero.shape))
 
     def see(self, denoised: torch.Tensor) -> None:
         """The denoised estimate of one step. A copy of it is kept: it may be a view of a batch that
@@ -42,9 +42,10 @@ class Recording:
         if sigma is None or not self._recorder.wants(step):
             return
         level = self._run.sigmas[step]
-        if torch.isclose(level, torch.as_tensor(sigma).to(level), rtol=1e-4):
-            x, variance, *deviations = state()
-            self._recorder.add(step, x, variance, self.tail(), *(deviations or [self._none]))
+        off = (torch.as_tensor(sigma).to(level) - level).abs()
+        x, variance, *deviations = state()
+        self._recorder.add(step, x, variance, self.tail(), *(deviations or [self._none]),
+                           reached=off <= 1e-4 * level)
 
     def finish(self, x: torch.Tensor, variance: torch.Tensor | None = None,
                deviations: torch.Tensor | None = None,
