@@ -11,7 +11,6 @@ them by itself, and none of its code is changed.
 
 import contextlib
 import functools
-import os
 import threading
 import weakref
 from types import SimpleNamespace
@@ -29,6 +28,7 @@ STRICT = {"aten.cat", "aten.stack"}  # these take no number from the CPU either
 # The CPU has to know the answer, or the size of it.
 WAITS = {"aten._local_scalar_dense", "aten.equal", "aten.nonzero", "aten.masked_select",
          "aten._unique2", "aten.unique_dim", "aten.unique_consecutive"}
+PRODUCTS = {"aten.convolution", "aten.mm", "aten.addmm", "aten.bmm", "aten.baddbmm"}
 MEMORY_ONLY = {"aten.empty", "aten.empty_like", "aten.empty_strided", "aten.new_empty",
                "aten.new_empty_strided", "aten.record_stream"}
 
@@ -192,7 +192,7 @@ def _dispatched(func, args: tuple, kwargs: dict):
     if name in COPIES and target is None:
         device = args[0].device
     inner = tree_map(_inner, (args, kwargs))
-    out = func(*inner[0], **inner[1])
+    out = _accumulated(func, *inner) if name in PRODUCTS else func(*inner[0], **inner[1])
     _count(name, func, args, tensors, ours, device, out)
     known = {id(one.inner): one for one in ours} | {id(one): one for one in tensors}
 
@@ -207,6 +207,18 @@ def _dispatched(func, args: tuple, kwargs: dict):
 @functools.cache
 def _is_composite(func) -> bool:
     return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+
+
+def _accumulated(func, args: tuple, kwargs: dict):
+    """In float32, as a GPU sums up products of 16 bits; a CPU may be slow at it or fail."""
+    kind = next(leaf.dtype for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor))
+    if kind not in (torch.float16, torch.bfloat16):
+        return func(*args, **kwargs)
+    return func(*tree_map(_widened, args), **kwargs).to(kind)
+
+
+def _widened(leaf):
+    return leaf.float() if isinstance(leaf, torch.Tensor) else leaf
 
 
 def _inner(leaf):
@@ -292,8 +304,6 @@ class Properties(NamedTuple):
 
 def install(cards: int = 1, gigabytes: float = 8.0) -> None:
     """Tells torch that there are so many cards, for the rest of the process."""
-    # bf16 runs on the CPU here: some virtual machines announce instructions for it that they lack.
-    os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX2")
     MACHINE.cards = [Card(int(gigabytes * GIB)) for _ in range(cards)]
     torch._C._ensureCUDADeviceGuardSet()
     _answer_for_the_driver()
@@ -355,8 +365,8 @@ def _make_tensors_there() -> None:
         if not isinstance(query, PretendTensor):
             return attention(query, *args, **kwargs)
         MACHINE.add("launches")
-        inner = tree_map(_inner, (args, kwargs))
-        return PretendTensor(attention(query.inner, *inner[0], **inner[1]), query.device.index)
+        inner, named = tree_map(_widened, tree_map(_inner, ((query, *args), kwargs)))
+        return PretendTensor(attention(*inner, **named).to(query.dtype), query.device.index)
 
     torch.nn.functional.scaled_dot_product_attention = attended
     same_kind = torch._has_compatible_shallow_copy_type
@@ -370,7 +380,9 @@ def _in_threads_too() -> None:
     run = threading.Thread.run
 
     def with_the_device(self) -> None:
-        with PretendMode():
+        # A card's tensors may be looked at from a thread with inference mode and one without;
+        # those that pretend may not.
+        with PretendMode(), torch.inference_mode():
             run(self)
 
     threading.Thread.run = with_the_device

