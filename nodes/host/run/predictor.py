@@ -46,6 +46,10 @@ class Predictor:
         self.tap.take()
         answer = question.ask(x)
         chunks = self.tap.take()
+        if not chunks:
+            raise BayesDiffError("the model answered without calling its network, once a step was"
+                                 " expected: something reuses earlier answers. Bypass that node"
+                                 " (LazyCache, ...), or use mode free.")
         self._look(run, chunks, question.options)
         mask = _mask(run, sigma, question.kwargs)
         scale = -self.layer.sign * float(slope(run.model_sampling, torch.tensor([level]))) / level
