@@ -2,7 +2,7 @@
 """Everything a developer or a newcomer runs. Standard library only.
 
     python run.py demo                  the first example workflow in a real ComfyUI
-    python run.py test                  all tests (or: core host server browser fleet)
+    python run.py test                  all tests (or: core host pretend server browser fleet)
     python run.py test --all-hosts      host and server tests on every known ComfyUI
     python run.py test soak             the long ones, under half an hour
     python run.py serve                 ComfyUI with this pack, in your browser
@@ -28,7 +28,7 @@ if sys.version_info < (3, 10):  # noqa: UP036 - before any import that needs it
 from tools import browser, environment, reports, server
 from tools.places import REPOSITORY, cache_folder
 
-TIERS = ["core", "host", "server", "browser", "fleet"]
+TIERS = ["core", "host", "pretend", "server", "browser", "fleet"]
 FOLDERS = {"fleet": "cluster"}  # of tests, where it is not the tier's name: that is a package
 # Beside the newest host, these on the oldest: each group is a process of its own.
 ON_THE_OLDEST = [["server/test_server.py", "server/test_llla.py", "server/test_workflows.py"],

@@ -28,7 +28,7 @@ def positive(name: str, value: float) -> None:
 
 
 def decreasing(sigmas: torch.Tensor) -> None:
-    values = [float(s) for s in sigmas]
+    values = sigmas.tolist()
     if len(values) < 2:
         raise BayesDiffError(f"sigmas holds {len(values)} values, at least 2 were expected (a start"
                              " and an end).")

@@ -28,6 +28,7 @@ from collections.abc import Collection
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 
 from . import checks
 from .checks import BayesDiffError
@@ -131,8 +132,10 @@ class Deviations:
         self._generators = [torch.Generator().manual_seed(seed) for seed in seeds]
         self._ahead = list(plan.probe_levels)
         self._measured = False  # the late deviations, at the last call
+        self._begun = False
+        self._bits = None  # 1, 2, 4, ... on the device
         self._weight_seed, self._draws = weight_seed, None
-        self._frozen = (0.0, 0.0)  # Delta_D and Delta_eps of the early deviations, as measured
+        self._frozen = None  # Delta_D and Delta_eps of the early deviations, once measured
 
     @property
     def count(self) -> int:
@@ -153,19 +156,21 @@ class Deviations:
             self._ahead = [level for level in self._ahead if level < sigma * (1 - 1e-6)]
         at_end = not self._measured and sigma <= self.plan.last * (1 + 1e-6)
         self._measured |= at_end
-        if probing:
+        first, self._begun = not self._begun, True  # nothing has come in yet
+        if probing and not first:
             early_d = self._measure(sigma, x, early, d, predict, keep=True)
         else:
-            early_d = self._transport(sigma, early, *self._frozen, mask)
-        if at_end:
+            early_d = self._transport(sigma, early, self._frozen, mask)
+        if at_end and not first:
             late_d = self._measure(sigma, x, late, d, predict)
         else:
-            late_d = self._transport(sigma, late, 0.0, 0.0, mask)
+            late_d = self._transport(sigma, late, None, mask)
         answer = torch.cat([early_d, late_d])
         if self.noise_model == "shared":
             return answer + self._from_weights(predictive)
         gathering = slice(0, len(early)) if self._ahead else slice(len(early), None)
-        answer[gathering] += self._signs(len(answer[gathering]), x) * predictive.variance().sqrt()
+        gamma = predictive.variance().sqrt()
+        answer[gathering] += torch.where(self._signs(len(answer[gathering]), x), gamma, -gamma)
         return answer
 
     def _signal(self, sigma: float) -> float:
@@ -173,8 +178,8 @@ class Deviations:
         return 1 - sigma if self.flow else 1.0
 
     def _measure(self, sigma, x, deviations, d, predict, keep=False) -> torch.Tensor:
-        if not deviations.any():  # a zero posterior stays exactly 0
-            return torch.zeros_like(deviations)
+        if not len(deviations):
+            return deviations
         axes = tuple(range(2, deviations.ndim))
         rms = deviations.square().mean((0, *axes)).sqrt()  # B
         scale = math.hypot(self._signal(sigma), sigma)
@@ -182,25 +187,36 @@ class Deviations:
         up = torch.where(rms > 0, up, 0.0).reshape(-1, *[1] * (x.ndim - 1))
         moved = predict((x + up * deviations).flatten(0, 1), sigma)
         measured = (moved.unflatten(0, deviations.shape[:2]) - d) / up.clamp(min=1.0)
-        measured = torch.where(up > 0, measured, 0.0)
+        measured = torch.where(up > 0, measured, 0.0)  # a zero posterior stays exactly 0
         if keep:
             denoised = deviations - sigma * measured
             self._frozen = denoised, (deviations - self._signal(sigma) * denoised) / sigma
         return measured
 
-    def _transport(self, sigma, deviations, denoised, eps, mask) -> torch.Tensor:
+    def _transport(self, sigma, deviations, frozen, mask) -> torch.Tensor:
         """Delta_D as frozen, plus the kept share of what came in since."""
         signal = self._signal(sigma)
-        fresh = deviations - signal * denoised - sigma * eps
         # in a flow's coordinates the signal part of a deviation is 1 - sigma times its Delta_D
-        kept = mask**2 * KEPT[self.noise_model] * fresh / max(signal, 1e-3)
-        return (deviations - denoised - kept) / sigma
+        share = mask**2 * (KEPT[self.noise_model] / max(signal, 1e-3))
+        # (deviations - denoised - share (deviations - signal denoised - sigma eps)) / sigma
+        moved = deviations * ((1 - share) / sigma)
+        if frozen is None:
+            return moved
+        denoised, eps = frozen
+        return moved - denoised * ((1 - share * signal) / sigma) + share * eps
 
     def _signs(self, count: int, x: torch.Tensor) -> torch.Tensor:
-        """count x B x ..., each image from its own generator: its batch mates do not matter."""
+        """count x B x ..., true for plus; each image from its own generator: its batch mates do not
+        matter. Drawn on the CPU, as the host draws its noise, and brought over eight to a byte."""
         shape = (count, *x.shape[1:])
-        signs = [torch.randint(0, 2, shape, generator=g) for g in self._generators]
-        return (torch.stack(signs, dim=1) * 2 - 1).to(x)
+        signs = torch.stack([torch.randint(0, 2, shape, generator=g, dtype=torch.uint8)
+                             for g in self._generators], dim=1)
+        bits = F.pad(signs.flatten(), (0, -signs.numel() % 8)).view(-1, 8)
+        packed = (bits << torch.arange(8, dtype=torch.uint8)).sum(1, dtype=torch.uint8)
+        if self._bits is None:
+            self._bits = (2 ** torch.arange(8)).to(x.device, torch.uint8)
+        unpacked = (packed.to(x.device)[:, None] & self._bits).flatten()[:signs.numel()]
+        return unpacked.view(signs.shape) > 0
 
     def _from_weights(self, predictive: Predictive) -> torch.Tensor:
         if self._draws is None:

@@ -44,7 +44,6 @@ def check_features(phi: torch.Tensor, layer: LastLayer) -> None:
         raise BayesDiffError(f"features have shape {tuple(phi.shape)}, {form} with C ="
                              f" {layer.features} was expected: the posterior belongs to another"
                              " model or layer.")
-    checks.finite("features", phi)
 
 
 def unfold(phi: torch.Tensor, layer: LastLayer) -> torch.Tensor:
@@ -93,6 +92,7 @@ class FeatureStatistics:
         """Adds a batch of features; `positions` keeps that many a latent, drawn at random and
         weighted up, where all of them would take too long. `residual` is target minus output."""
         check_features(phi, self.layer)
+        checks.finite("features", phi)
         phi = phi if phi.dtype == torch.float64 else phi.float()  # squares of fp16 overflow
         if self.structure == "diagonal":
             self.ggn += self._diagonal_sum(phi)
@@ -216,10 +216,10 @@ class FullPosterior:
         """
         check_features(phi, self.layer)
         phi = _at_least_float(phi)
-        total = 0
+        total, axis = None, 1 if self.layer.kernel else -1
         for rows in self.placed(phi)._affine:
-            out = rows.of(phi, stride=every)
-            total = total + out.square().sum(1 if self.layer.kernel else -1, keepdim=True)
+            part = rows.of(phi, stride=every).square_().sum(axis, keepdim=True)
+            total = part if total is None else total.add_(part)
         return _fill_in(total, every, phi.shape[-2:]) if every > 1 and self.layer.kernel else total
 
     def draws(self, count: int, outputs: int, generator: torch.Generator) -> torch.Tensor:

@@ -8,6 +8,7 @@ import torch
 from . import checks, doubt, evidence
 from .checks import BayesDiffError
 from .smoothing import smoothed
+from .transfer import on_cpu
 
 DEFAULT_LIMIT = 512 * 2**20  # bytes
 TAIL = 0.4  # of the steps: 10 of 25 told most about quality in a pilot
@@ -195,15 +196,24 @@ class TrajectoryRecorder:
         return step in self.kept and step not in self._rows
 
     def add(self, step: int, mean: torch.Tensor, variance: torch.Tensor, tail: torch.Tensor,
-            deviations: torch.Tensor) -> None:
+            deviations: torch.Tensor, reached: torch.Tensor | None = None,
+            denoised: torch.Tensor | None = None) -> None:
+        """reached: whether it is a state on entering this step at all, where that is only known on
+        the device; denoised: what the model answered there, once it is known."""
         if self.wants(step):
-            self._rows[step] = [part.detach().to("cpu", torch.float32, copy=True)
-                                for part in (mean, variance, tail, deviations)]
+            told = [] if denoised is None else [denoised]
+            *row, reached = on_cpu(mean, variance, tail, deviations, *told,
+                                   torch.tensor(True) if reached is None else reached)
+            if reached:
+                row = [part.float() for part in row]
+                self._rows[step] = row[:4]
+                self._denoised |= {step: part for part in row[4:]}
 
-    def add_denoised(self, step: int, denoised: torch.Tensor) -> None:
-        """What the model answered at a kept step, once it is known."""
-        if step in self.kept:
-            self._denoised[step] = denoised.detach().to("cpu", torch.float32, copy=True)
+    def add_denoised(self, step: int, denoised: torch.Tensor, reached: torch.Tensor) -> None:
+        """Of a state that was added before the model was asked about it."""
+        denoised, reached = on_cpu(denoised, reached)
+        if reached:
+            self._denoised[step] = denoised.float()
 
     def trajectory(self, scale: torch.Tensor, shift: torch.Tensor) -> Trajectory:
         if self.kept[-1] not in self._rows:

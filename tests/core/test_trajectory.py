@@ -26,7 +26,7 @@ def recorded(steps=10, limit=2**30, deviations=2, keep=None, skipped=(), unseen=
     for step in range(steps + 1):
         state = torch.full(shape, float(step))
         if step not in unseen:
-            recorder.add_denoised(step, state + 0.75)
+            recorder.add_denoised(step, state + 0.75, torch.tensor(True))
         if step not in skipped:
             recorder.add(step, state, state + 0.5, state + 0.25, state.expand(deviations, *shape))
     return recorder.trajectory(2 * ONE, 3 * ONE)

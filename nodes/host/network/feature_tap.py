@@ -92,7 +92,8 @@ class FeatureTap:
         self._checked.add(shapes)
 
 
-def guided(chunks: tuple[Chunk, ...], scale: float, latent_shape: tuple[int, ...]) -> torch.Tensor:
+def guided(chunks: tuple[Chunk, ...], scale: float, latent_shape: tuple[int, ...],
+           device: torch.device | None = None) -> torch.Tensor:
     """The features of one guided model call on a latent of this shape."""
     branches: dict[int, torch.Tensor] = {}
     chunks = tuple(chunk for chunk in chunks if chunk.group == chunks[0].group)
@@ -103,8 +104,8 @@ def guided(chunks: tuple[Chunk, ...], scale: float, latent_shape: tuple[int, ...
                                  f"{_summary(chunks)} on a latent of {tuple(latent_shape)}. One"
                                  " positive and one negative prompt for the whole latent were"
                                  " expected. Use trajectory variance instead.")
-        # The host may run the prompts on several devices (MultiGPU CFG Split).
-        branches[chunk.branch] = chunk.features.to(chunks[0].features.device, torch.float32)
+        # The host may run the prompts on several devices (MultiGPU CFG Split), in any order.
+        branches[chunk.branch] = chunk.features.to(device or chunk.features.device, torch.float32)
     if branches.keys() == {COND, UNCOND}:
         return guided_features(branches[COND], branches[UNCOND], scale)
     if branches.keys() == {COND} and math.isclose(scale, 1.0):

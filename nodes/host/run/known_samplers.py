@@ -18,6 +18,7 @@ class Calls(NamedTuple):
 
     a_step: int = 1
     less: int = 0
+    at_sigmas: bool = False  # the one call of step i is at sigmas[i]
 
     def of(self, steps: int) -> int:
         return max(self.a_step * steps - self.less, min(steps, 1))
@@ -27,21 +28,22 @@ class Calls(NamedTuple):
 # how large the batch is: with riders in it the picture's last bits would change.
 AS_ONE = ("sample_sa_solver", "sample_sa_solver_pece", "sample_unipc", "sample_unipc_bh2")
 TWO = Calls(2, 1)
+ONE = Calls(at_sigmas=True)
 KNOWN = {
-    "sample_euler": Calls(), "sample_euler_cfg_pp": Calls(), "sample_euler_ancestral": Calls(),
-    "sample_euler_ancestral_cfg_pp": Calls(), "sample_heun": TWO, "sample_heunpp2": Calls(3, 3),
+    "sample_euler": ONE, "sample_euler_cfg_pp": ONE, "sample_euler_ancestral": ONE,
+    "sample_euler_ancestral_cfg_pp": ONE, "sample_heun": TWO, "sample_heunpp2": Calls(3, 3),
     "sample_exp_heun_2_x0": TWO, "sample_exp_heun_2_x0_sde": TWO, "sample_dpm_2": TWO,
-    "sample_dpm_2_ancestral": TWO, "sample_lms": Calls(), "dpm_fast_function": Calls(),
+    "sample_dpm_2_ancestral": TWO, "sample_lms": ONE, "dpm_fast_function": Calls(),
     "sample_dpmpp_2s_ancestral": TWO, "sample_dpmpp_2s_ancestral_cfg_pp": TWO,
-    "sample_dpmpp_sde": TWO, "sample_dpmpp_sde_gpu": TWO, "sample_dpmpp_2m": Calls(),
-    "sample_dpmpp_2m_cfg_pp": Calls(), "sample_dpmpp_2m_sde": Calls(),
+    "sample_dpmpp_sde": TWO, "sample_dpmpp_sde_gpu": TWO, "sample_dpmpp_2m": ONE,
+    "sample_dpmpp_2m_cfg_pp": ONE, "sample_dpmpp_2m_sde": Calls(),
     "sample_dpmpp_2m_sde_gpu": Calls(), "sample_dpmpp_2m_sde_heun": Calls(),
     "sample_dpmpp_2m_sde_heun_gpu": Calls(), "sample_dpmpp_3m_sde": Calls(),
-    "sample_dpmpp_3m_sde_gpu": Calls(), "sample_ddpm": Calls(), "sample_lcm": Calls(),
-    "sample_ipndm": Calls(), "sample_ipndm_v": Calls(), "sample_deis": Calls(),
-    "sample_res_multistep": Calls(), "sample_res_multistep_cfg_pp": Calls(),
-    "sample_res_multistep_ancestral": Calls(), "sample_res_multistep_ancestral_cfg_pp": Calls(),
-    "sample_gradient_estimation": Calls(), "sample_gradient_estimation_cfg_pp": Calls(),
+    "sample_dpmpp_3m_sde_gpu": Calls(), "sample_ddpm": ONE, "sample_lcm": ONE,
+    "sample_ipndm": ONE, "sample_ipndm_v": ONE, "sample_deis": ONE,
+    "sample_res_multistep": ONE, "sample_res_multistep_cfg_pp": ONE,
+    "sample_res_multistep_ancestral": ONE, "sample_res_multistep_ancestral_cfg_pp": ONE,
+    "sample_gradient_estimation": ONE, "sample_gradient_estimation_cfg_pp": ONE,
     "sample_er_sde": Calls(), "sample_seeds_2": TWO, "sample_seeds_3": Calls(3, 2),
     "sample_sa_solver": Calls(), "sample_sa_solver_pece": TWO, "sample_unipc": Calls(),
     "sample_unipc_bh2": Calls(),
@@ -52,6 +54,12 @@ def calls_of(sampler: comfy.samplers.KSAMPLER, steps: int) -> int | None:
     """None where they are not known."""
     known = KNOWN.get(sampler.sampler_function.__name__) if _is_the_hosts(sampler) else None
     return None if known is None else known.of(steps)
+
+
+def calls_at_sigmas(sampler: comfy.samplers.KSAMPLER) -> bool:
+    """Whether it is known, without asking the device, which noise level a call is at."""
+    known = KNOWN.get(sampler.sampler_function.__name__) if _is_the_hosts(sampler) else None
+    return known is not None and known.at_sigmas and not sampler.extra_options
 
 
 def why_not(sampler) -> str | None:

@@ -10,7 +10,7 @@ import torch
 from ....bayesdiff_core.checks import BayesDiffError
 from ....bayesdiff_core.llla import Llla
 from ....bayesdiff_core.posterior import Predictive
-from ..network.feature_tap import FeatureTap, guided
+from ..network.feature_tap import UNCOND, FeatureTap, guided
 from ..network.last_layers import last_layer_of
 from ..network.layer_probe import check_posterior, checkpoint_warning, fingerprint
 from ..network.parameterization import slope
@@ -26,7 +26,7 @@ GUIDANCE_PATCHES = ("sampler_cfg_function", "sampler_pre_cfg_function", "sampler
 class Call(NamedTuple):
     answer: Answer
     predictive: Predictive
-    unconditional: Predictive | None  # of the negative prompt alone, where it ran
+    unconditional: Predictive | None  # of the negative prompt alone, where it ran and is asked for
     mask: torch.Tensor | float  # 0 where known pixels are pasted
 
 
@@ -39,29 +39,33 @@ class Predictor:
         self._posterior = llla.posterior  # on the features' device, once there were some
         self.notes: list[str] = []
 
-    def call(self, run: SamplerRun, question: Question, x: torch.Tensor) -> Call:
-        """x: the images that the question is about."""
+    def call(self, run: SamplerRun, question: Question, x: torch.Tensor, level: float) -> Call:
+        """x: the images that the question is about; level: its sigma, which stays on the CPU."""
         _check_guider(run.guider)
         sigma = question.sigma[:len(x)]
         self.tap.take()
         answer = question.ask(x)
         chunks = self.tap.take()
+        if not chunks:
+            raise BayesDiffError("the model answered without calling its network, once a step was"
+                                 " expected: something reuses earlier answers. Bypass that node"
+                                 " (LazyCache, ...), or use mode free.")
         self._look(run, chunks, question.options)
         mask = _mask(run, sigma, question.kwargs)
-        scale = -self.layer.sign * float(slope(run.model_sampling, sigma[:1])) / float(sigma[0])
+        scale = -self.layer.sign * float(slope(run.model_sampling, torch.tensor([level]))) / level
         coarse = self._posterior.costly and min(x.shape[-2:]) >= COARSE_FROM
 
-        self._posterior = self._posterior.placed(chunks[0].features)
+        self._posterior = self._posterior.placed(chunks[0].features[:0].to(x.device))
 
         def predictive(cfg: float, mask) -> Predictive:
             return Predictive(
-                self._posterior, guided(chunks, cfg, x.shape), self.layer.outputs,
+                self._posterior, guided(chunks, cfg, x.shape, x.device), self.layer.outputs,
                 scale * mask, functools.partial(self.layer.to_grid, latent_shape=x.shape),
                 2 if coarse else 1)
 
-        with_negative = any(chunk.branch == 1 for chunk in chunks)
+        asked = answer.uncond is not None and any(chunk.branch == UNCOND for chunk in chunks)
         return Call(answer, predictive(run.guider.cfg, mask),
-                    predictive(0.0, 1.0) if with_negative else None, mask)
+                    predictive(0.0, 1.0) if asked else None, mask)
 
     def _look(self, run: SamplerRun, chunks, model_options: dict) -> None:
         """Notes, once a run, what the result is only nearly right for."""

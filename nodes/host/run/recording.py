@@ -19,14 +19,14 @@ class Recording:
 
     def __init__(self, run: SamplerRun, seeds: list[int], keep: int, deviations: int = 0,
                  early: int = 0):
-        checks.finite("the latent that sampling begins from, with its noise", run.x)
+        checks.finite("the latent that sampling begins from, with its noise", run.start)
         self._run = run
-        self._recorder = TrajectoryRecorder(run.sigmas, run.x.shape, deviations, seeds,
+        self._recorder = TrajectoryRecorder(run.levels, run.x.shape, deviations, seeds,
                                             early=early, keep=keep)
         self._tail = TrajectoryVariance(len(run.sigmas) - 1)
         self._none = run.x.new_zeros(0, *run.x.shape)
-        zero = torch.zeros_like(run.x)
-        self._recorder.add(0, run.x, zero, zero, zero.expand(deviations, *zero.shape))
+        zero = torch.zeros_like(run.start)
+        self._recorder.add(0, run.start, zero, zero, zero.expand(deviations, *zero.shape))
 
     def see(self, denoised: torch.Tensor) -> None:
         """The denoised estimate of one step. A copy of it is kept: it may be a view of a batch that
@@ -48,11 +48,13 @@ class Recording:
         if sigma is None or step not in self._recorder.kept:
             return
         level = self._run.sigmas[step]
-        if torch.isclose(level, torch.as_tensor(sigma).to(level), rtol=1e-4):
-            self._recorder.add_denoised(step, info["denoised"][:len(self._run.x)])
-            if self._recorder.wants(step):
-                x, variance, *deviations = state()
-                self._recorder.add(step, x, variance, self.tail(), *(deviations or [self._none]))
+        reached = (torch.as_tensor(sigma).to(level) - level).abs() <= 1e-4 * level
+        denoised = info["denoised"][:len(self._run.x)]
+        if not self._recorder.wants(step):  # the start, which was known before
+            return self._recorder.add_denoised(step, denoised, reached)
+        x, variance, *deviations = state()
+        self._recorder.add(step, x, variance, self.tail(), *(deviations or [self._none]), reached,
+                           denoised)
 
     def finish(self, x: torch.Tensor, variance: torch.Tensor | None = None,
                deviations: torch.Tensor | None = None,
@@ -63,10 +65,10 @@ class Recording:
         factor = sampling.inverse_noise_scaling(last, torch.ones_like(x[:1, :1]))
         tail, result = self.tail(), sampling.inverse_noise_scaling(last, x)
         center = result if mean is None else sampling.inverse_noise_scaling(last, mean)
-        self._recorder.add_denoised(len(self._run.sigmas) - 1, result)
         self._recorder.add(len(self._run.sigmas) - 1, center,
                            tail if variance is None else variance * factor**2, tail,
-                           self._none if deviations is None else deviations * factor)
+                           self._none if deviations is None else deviations * factor,
+                           denoised=result)
         scales = latent_scale(self._run.host_model, x.shape)
         sampled = None if mean is None else result.detach().to("cpu", torch.float32, copy=True)
         late = self._tail.over(evidence.LATE).to("cpu", torch.float32)

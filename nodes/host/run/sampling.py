@@ -18,6 +18,7 @@ import nodes as host_nodes
 
 from ....bayesdiff_core.checks import BayesDiffError
 from ....bayesdiff_core.trajectory import Trajectory
+from ....bayesdiff_core.transfer import on_cpu
 from ..network.feature_tap import WRAPPER_KEY, FeatureTap
 from ..network.parameterization import is_flow
 from .interceptor import Answer, Question, StandIn, intercepted
@@ -78,6 +79,8 @@ class SamplerRun(NamedTuple):
     progress: Progress
     recipe: Recipe
     carried: dict  # what a run that is left and taken up again brings along (resume.py)
+    levels: torch.Tensor  # sigmas, and ...
+    start: torch.Tensor  # ... x, both on the CPU
 
     def go(self, **changes) -> torch.Tensor:
         now = self._replace(**changes)
@@ -161,7 +164,7 @@ def _observed(model, observer: Observer, told: list, model_options: dict | None 
     def sampler_sample(executor, guider, sigmas, extra_args, callback, noise, *args, **kwargs):
         progress, sampler = Progress(callback), executor.class_obj
         recipe = Recipe(_bare(guider, model, options), sampler, extra_args.get("seed"),
-                        noise.cpu())
+                        noise)  # on the device still
         executor.original = _observed_sampler(sampler, observer, progress, recipe, told).sample
         return executor(guider, sigmas, extra_args, progress, noise, *args, **kwargs)
 
@@ -192,9 +195,10 @@ def _observed_sampler(sampler, observer: Observer, progress: Progress, recipe: R
 
     @functools.wraps(function)
     def sampler_function(model, x, sigmas, extra_args=None, callback=None, disable=None, **options):
+        start, levels, noise = on_cpu(x, sigmas, recipe.noise)
         result, observation = observer.observe(SamplerRun(
-            function, model, x, sigmas, extra_args, callback, disable, options, progress, recipe,
-            carried={}))
+            function, model, x, sigmas, extra_args, callback, disable, options, progress,
+            recipe._replace(noise=noise.clone()), carried={}, levels=levels, start=start))
         told.append(observation)
         return result
 

@@ -15,11 +15,13 @@ import comfy.model_management
 import torch
 from comfy.k_diffusion import sampling as k_diffusion
 
+from .....bayesdiff_core import checks
 from .....bayesdiff_core.deviations import Deviations, Plan, plan, shared_plan
 from .....bayesdiff_core.skip_schedule import Schedule
 from ... import memory
 from ...network.parameterization import is_flow
 from ..interceptor import Answer, Question
+from ..known_samplers import calls_at_sigmas
 from ..predictor import Predictor
 from ..recording import Recording
 from ..sampling import Observation, SamplerRun
@@ -45,7 +47,7 @@ class Request(NamedTuple):
 def observe(run: SamplerRun, predictor: Predictor, seeds: list[int], keep_steps: int,
             request: Request) -> tuple[torch.Tensor, Observation]:
     flow = is_flow(run.model_sampling)
-    chosen = request.plan(run.sigmas, flow)
+    chosen = request.plan(run.levels, flow)
     run.progress.extra = chosen.evaluations
 
     def deviations() -> Deviations:
@@ -53,24 +55,42 @@ def observe(run: SamplerRun, predictor: Predictor, seeds: list[int], keep_steps:
 
     riders = run.carried.setdefault("riders", Riders(len(run.x), predictor, deviations))
     recording = Recording(run, seeds, keep_steps, chosen.early + chosen.late, chosen.early)
+    clock = Clock(run)
 
     def callback(info: dict) -> None:
         batch = len(run.x)
         ours = {**info, "x": info["x"][:batch], "denoised": info["denoised"][:batch],
                 "variance": lambda: riders.state(info["denoised"])[1]}
+        clock.stepped()
         recording.see(ours["denoised"])
         recording.add_entering(info, lambda: riders.state(info["x"]))
         run.callback(ours)
 
     count = 1 + chosen.early + chosen.late
     together = run.x.repeat(count, *[1] * (run.x.ndim - 1))
-    together = run.go(model=run.intercepted(lambda question: riders.answer(run, question)),
-                      x=together, callback=callback,
-                      options={**run.options, **_shared_noise(run, count)})
+    together = run.go(
+        model=run.intercepted(
+            lambda question: riders.answer(run, question, clock.level(question.sigma))),
+        x=together, callback=callback, options={**run.options, **_shared_noise(run, count)})
     trajectory = recording.finish(*riders.state(together))
+    checks.finite("the variance that the network's features give", trajectory.variance)
     return together[:len(run.x)], Observation(trajectory, riders.calls, riders.extra_calls,
-                                              tuple(chosen.steps(run.sigmas)),
+                                              tuple(chosen.steps(run.levels)),
                                               tuple(predictor.notes))
+
+
+class Clock:
+    """The noise level of a sampler's call, where that can be told without asking the device."""
+
+    def __init__(self, run: SamplerRun):
+        self._levels = run.levels.tolist() if calls_at_sigmas(run.recipe.sampler) else None
+        self._steps = 0
+
+    def stepped(self) -> None:
+        self._steps += 1
+
+    def level(self, sigma: torch.Tensor) -> float:
+        return float(sigma[0]) if self._levels is None else self._levels[self._steps]
 
 
 class Riders:
@@ -97,11 +117,10 @@ class Riders:
         x = together[:self._batch]
         return x, together[self._batch:].unflatten(0, (-1, self._batch)) - x
 
-    def answer(self, run: SamplerRun, question: Question) -> Answer:
+    def answer(self, run: SamplerRun, question: Question, level: float) -> Answer:
         x, deviations = self._split(question.x)
-        level = float(question.sigma[0])
         self.calls += 1
-        call = self._predictor.call(run, question, x)
+        call = self._predictor.call(run, question, x, level)
         self._mask = call.mask
         probes: list[list[Answer]] = []  # the unconditional result's are the same, in this order
 

@@ -40,7 +40,7 @@ def observe(run: SamplerRun, predictor: Predictor, seeds: list[int], keep_steps:
             paper_rule: str = BY_SAMPLER) -> tuple[torch.Tensor, Observation]:
     rule = rule_of(run.function, is_flow(run.model_sampling), run.options, paper_rule,
                    predictor.llla)
-    uncertain, run.progress.extra = chosen_schedule(rule, run.sigmas, schedule, samples)
+    uncertain, run.progress.extra = chosen_schedule(rule, run.levels, schedule, samples)
     recording = Recording(run, seeds, keep_steps)
     batch, calls, extra_calls = len(run.x), 0, 0
 
@@ -56,7 +56,7 @@ def observe(run: SamplerRun, predictor: Predictor, seeds: list[int], keep_steps:
     def predict_with_posterior(x, sigma):
         nonlocal calls
         calls += 1
-        call = predictor.call(run, question(x, sigma), x)
+        call = predictor.call(run, question(x, sigma), x, sigma)
         return (x - call.answer.denoised) / sigma, call.predictive
 
     def predict_samples(x, sigma):

@@ -1,0 +1,3 @@
+"""Tests of the host tier that say nothing about a device, on one that pretends."""
+
+from tests.host.test_bit_identity import *  # noqa: F403
