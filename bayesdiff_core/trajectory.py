@@ -207,7 +207,8 @@ class TrajectoryRecorder:
             if reached:
                 row = [part.float() for part in row]
                 self._rows[step] = row[:4]
-                self._denoised |= {step: part for part in row[4:]}
+                if told:
+                    self._denoised[step] = row[4]
 
     def add_denoised(self, step: int, denoised: torch.Tensor, reached: torch.Tensor) -> None:
         """Of a state that was added before the model was asked about it."""

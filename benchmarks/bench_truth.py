@@ -7,7 +7,7 @@ computed, and "wrong" is a rule that anyone can see: a sixth finger, a shape twi
 reported. Writes benchmarks/results/truth.json, truth.png and truth_maps.png.
 
     python run.py bench truth [--only detect|locate|early|repair] [--nets NAME ...]
-                              [--samplers NAME ...] [--pictures N] [--learn]
+                              [--samplers NAME ...] [--pictures N] [--kept] [--learn]
 
 detect   AUROC for "wrong", and the share of wrong pictures left after 16 % are dropped
 locate   on wrong pictures, AUROC and average precision for the pixels that are wrong
@@ -333,11 +333,17 @@ def main() -> None:
     parser.add_argument("--samplers", nargs="*", default=list(sampling.SAMPLERS))
     parser.add_argument("--pictures", type=int, default=0, help="of a reporting setting, in"
                         " hundreds; 1000 where nothing is said")
+    parser.add_argument("--kept", action="store_true",
+                        help="as many pictures of a reporting setting as the cache holds")
     parser.add_argument("--learn", action="store_true",
                         help="print the weights that doubt.py should have, and stop")
     options = parser.parse_args()
-    settings = {(name, sampler): drawings.setting(
-                    name, sampler, options.pictures * (nets.NETS[name].role == nets.REPORTING))
+    def pictures(name: str, sampler: str) -> int:
+        if nets.NETS[name].role == nets.CHOOSING:
+            return 0
+        return drawings.kept(name, sampler) if options.kept else options.pictures
+
+    settings = {(name, sampler): drawings.setting(name, sampler, pictures(name, sampler))
                 for name in options.nets for sampler in SAMPLERS[nets.NETS[name].role]
                 if sampler in options.samplers}
     choosing = {key: data for key, data in settings.items()
@@ -358,7 +364,8 @@ def main() -> None:
             show([row for row in tables[table] if row["role"] == nets.REPORTING])
     if "repair" in options.only:
         tables["repair"] = [row for (name, sampler), data in settings.items()
-                            if sampler == "euler" for row in repair.rows(name, data)]
+                            if sampler == "euler" and nets.NETS[name].role == nets.REPORTING
+                            for row in repair.rows(name, data)]
         show(tables["repair"])
     if "detect" in tables:
         show(goal_rows(tables["detect"], tables.get("locate", [])))
