@@ -29,7 +29,7 @@ _ANCHORS = {
 PUBLISHED = list(_ANCHORS)
 # Clear where the model was sure, one warm color where it was not: the picture stays to be seen.
 GLOW, GLOW_COLOR = "glow", (1.0, 0.2, 0.05)
-CLEAR_BELOW, FULL_FROM = 0.3, 0.95  # of the range
+CLEAR_BELOW, FULL_FROM = 0.4, 0.95  # of the range
 COLOR_MAPS = [GLOW, *PUBLISHED]
 ROUNDING = 1e-5  # relative differences below this come from float32, not from the model
 

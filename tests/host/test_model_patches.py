@@ -4,6 +4,7 @@ in words. docs/model_patches.md is the same as a table."""
 import comfy.sd
 import pytest
 import torch
+from comfy_api.torch_helpers import set_torch_compile_wrapper
 from comfy_extras.nodes_context_windows import WanContextWindowsManualNode
 from comfy_extras.nodes_easycache import EasyCacheNode, LazyCacheNode
 from comfy_extras.nodes_model_merging import ModelMergeSimple
@@ -73,3 +74,14 @@ def test_context_windows_give_the_stock_picture_in_mode_free_and_are_refused_els
     assert torch.equal(latent["samples"], stock)
     with pytest.raises(pack.BayesDiffError, match="context windows"):
         ksampler(case, mode="accurate")
+
+
+@pytest.mark.parametrize("mode", ["free", "accurate"])
+def test_a_compiled_model_gives_the_stock_picture_and_a_variance(case, ksampler, mode):
+    """With the tracer alone: what a compiler makes of it may round otherwise."""
+    case = case("sd3")
+    case.model = case.model.clone()
+    set_torch_compile_wrapper(case.model, backend="eager")
+    latent, trajectory = ksampler(case, mode=mode)
+    assert torch.equal(latent["samples"], case.stock()["samples"])
+    assert trajectory.variance[-1].max() > 0
