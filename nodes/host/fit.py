@@ -252,7 +252,7 @@ class DataLoop(comfy.samplers.Sampler):
         self._sketch(tasks, generators, chunks[0].features)
         if self.probe is None:
             module = comfy.utils.get_attr(model, self._record.path)
-            self.probe = probe(module, self._record, chunks[0].features)
+            self.probe = probe(module, self._record, chunks[0].features[:0].to(x.device))
         return True
 
     def _sketch(self, tasks: list[Task], generators: list[torch.Generator], features) -> None:

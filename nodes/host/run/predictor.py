@@ -50,12 +50,13 @@ class Predictor:
             raise BayesDiffError("the model answered without calling its network, once a step was"
                                  " expected: something reuses earlier answers. Bypass that node"
                                  " (LazyCache, ...), or use mode free.")
-        self._look(run, chunks, question.options)
+        like = chunks[0].features[:0].to(x.device)  # another card may have had this prompt
+        self._look(run, chunks, question.options, like)
         mask = _mask(run, sigma, question.kwargs)
         scale = -self.layer.sign * float(slope(run.model_sampling, torch.tensor([level]))) / level
         coarse = self._posterior.costly and min(x.shape[-2:]) >= COARSE_FROM
 
-        self._posterior = self._posterior.placed(chunks[0].features[:0].to(x.device))
+        self._posterior = self._posterior.placed(like)
 
         def predictive(cfg: float, mask) -> Predictive:
             return Predictive(
@@ -67,14 +68,13 @@ class Predictor:
         return Call(answer, predictive(run.guider.cfg, mask),
                     predictive(0.0, 1.0) if asked else None, mask)
 
-    def _look(self, run: SamplerRun, chunks, model_options: dict) -> None:
+    def _look(self, run: SamplerRun, chunks, model_options: dict, like: torch.Tensor) -> None:
         """Notes, once a run, what the result is only nearly right for."""
         if self._compared:
             return
         self._compared = True
         module = comfy.utils.get_attr(run.host_model, self.layer.path)
-        warning = checkpoint_warning(self.llla, fingerprint(module, self.layer,
-                                                             chunks[0].features))
+        warning = checkpoint_warning(self.llla, fingerprint(module, self.layer, like))
         if warning:
             self.notes.append(warning)
         patches = [key for key in GUIDANCE_PATCHES if model_options.get(key)]
