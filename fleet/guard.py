@@ -2,19 +2,23 @@
 
     python guard.py COMMAND ...
 
-A worker that is killed (-9) cannot stop its server; this does.
+A worker that is killed (-9) cannot stop its server; this does. Where this is killed itself, as a
+machine that leaves a cluster does, the kernel does it (Linux).
 """
 
+import ctypes
 import signal
 import subprocess
 import sys
 import threading
 
 PATIENCE = 10  # seconds for a polite end
+PR_SET_PDEATHSIG = 1
 
 
 def main() -> int:
-    child = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL)
+    child = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL,
+                             preexec_fn=_die_with_parent if sys.platform == "linux" else None)
 
     def end(*_) -> None:
         child.terminate()
@@ -26,6 +30,10 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C: the worker decides
     threading.Thread(target=_kill_when_alone, args=[child], daemon=True).start()
     return child.wait()
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _kill_when_alone(child: subprocess.Popen) -> None:

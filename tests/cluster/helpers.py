@@ -103,7 +103,8 @@ def servers() -> list[psutil.Process]:
 
 def _is_ours(process: psutil.Process) -> bool:
     try:
-        return any(parent.pid == os.getpid() for parent in process.parents())
+        # One that outlived its guard would have no parent of ours any more.
+        return process.ppid() == 1 or any(parent.pid == os.getpid() for parent in process.parents())
     except psutil.NoSuchProcess:
         return False
 

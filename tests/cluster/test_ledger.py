@@ -3,11 +3,14 @@
 import csv
 import json
 import statistics
+import subprocess
+import sys
 import time
 
+import psutil
 import pytest
 
-from fleet import FleetError, choosing, export, gallery, ledger, plan
+from fleet import FleetError, choosing, export, gallery, guard, ledger, plan
 from fleet.ledger import DRAW, Picture
 
 PIXEL = (b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x00\x00\x00\x01\x00\x00\x00\x01\x08\x02\x00\x00\x00"
@@ -61,6 +64,26 @@ def test_a_second_driver_is_refused_and_a_reader_is_not(tmp_path):
             assert list(book.pictures()) == []
     with ledger.opened(tmp_path):
         pass
+
+
+@pytest.mark.parametrize("whom", ["guard", "its parent"])
+def test_a_guarded_program_ends_with_its_guard_and_with_who_started_it(whom):
+    """Killed, not asked: nothing else could stop the program."""
+    start = ("import subprocess, sys, time\n"
+             "guard = subprocess.Popen([sys.executable, sys.argv[1], sys.executable, '-c',"
+             " 'import os, time; print(os.getpid(), flush=True); time.sleep(600)'],"
+             " stdin=subprocess.PIPE)\nprint(guard.pid, flush=True)\ntime.sleep(600)")
+    parent = subprocess.Popen([sys.executable, "-c", start, guard.__file__], text=True,
+                              stdout=subprocess.PIPE)
+    pids = {int(parent.stdout.readline()), int(parent.stdout.readline())}
+    found = [psutil.Process(pid) for pid in pids]
+    program, = (process for process in found if process.ppid() in pids)
+    (psutil.Process(program.ppid()) if whom == "guard" else parent).kill()
+    try:
+        program.wait(60)
+    finally:
+        parent.kill()
+        parent.wait()
 
 
 def test_a_folder_without_a_ledger_is_refused(tmp_path):
