@@ -191,24 +191,29 @@ class TrajectoryRecorder:
         self.kept = kept_steps(len(sigmas), 4 * shape.numel() * (4 + deviations), limit, keep)
         self._rows: dict[int, list[torch.Tensor]] = {}
         self._denoised: dict[int, torch.Tensor] = {}
+        self._late: torch.Tensor | None = None
 
     def wants(self, step: int) -> bool:
         return step in self.kept and step not in self._rows
 
     def add(self, step: int, mean: torch.Tensor, variance: torch.Tensor, tail: torch.Tensor,
             deviations: torch.Tensor, reached: torch.Tensor | None = None,
-            denoised: torch.Tensor | None = None) -> None:
+            denoised: torch.Tensor | None = None, late: torch.Tensor | None = None) -> None:
         """reached: whether it is a state on entering this step at all, where that is only known on
-        the device; denoised: what the model answered there, once it is known."""
+        the device; denoised: what the model answered there, once it is known; late: of the run, at
+        its end."""
         if self.wants(step):
-            told = [] if denoised is None else [denoised]
-            *row, reached = on_cpu(mean, variance, tail, deviations, *told,
+            told = {"denoised": denoised, "late": late}
+            told = {name: part for name, part in told.items() if part is not None}
+            *row, reached = on_cpu(mean, variance, tail, deviations, *told.values(),
                                    torch.tensor(True) if reached is None else reached)
             if reached:
                 row = [part.float() for part in row]
                 self._rows[step] = row[:4]
-                if told:
-                    self._denoised[step] = row[4]
+                told = dict(zip(told, row[4:]))
+                self._late = told.get("late")
+                if "denoised" in told:
+                    self._denoised[step] = told["denoised"]
 
     def add_denoised(self, step: int, denoised: torch.Tensor, reached: torch.Tensor) -> None:
         """Of a state that was added before the model was asked about it."""
@@ -224,7 +229,7 @@ class TrajectoryRecorder:
         parts = (torch.stack(part) for part in zip(*(self._rows[step] for step in steps)))
         return Trajectory(self.sigmas, torch.tensor(steps), *parts, self.early, self.seeds,
                           scale.float().cpu(), shift.float().cpu(),
-                          denoised=self._denoised_at(steps))
+                          late=self._late, denoised=self._denoised_at(steps))
 
     def _denoised_at(self, steps: list[int]) -> torch.Tensor | None:
         """Where a sampler did not tell, the next one that is known; None where the last is not."""

@@ -68,12 +68,11 @@ class Recording:
         self._recorder.add(len(self._run.sigmas) - 1, center,
                            tail if variance is None else variance * factor**2, tail,
                            self._none if deviations is None else deviations * factor,
-                           denoised=result)
+                           denoised=result, late=self._tail.over(evidence.LATE))
         scales = latent_scale(self._run.host_model, x.shape)
         sampled = None if mean is None else result.detach().to("cpu", torch.float32, copy=True)
-        late = self._tail.over(evidence.LATE).to("cpu", torch.float32)
         return self._recorder.trajectory(*scales)._replace(recipe=self._run.recipe,
-                                                           sampled=sampled, late=late)
+                                                           sampled=sampled)
 
 
 def latent_scale(model, shape: torch.Size) -> tuple[torch.Tensor, torch.Tensor]:
