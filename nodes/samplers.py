@@ -240,7 +240,7 @@ def results(latent: dict, latent_image: dict, seen: Observation, mode: Taken,
              "schedule": {"mode": mode.mode, "steps": len(trajectory.sigmas) - 1,
                           "uncertain": list(seen.uncertain),
                           "calls": seen.calls, "extra_calls": seen.extra_calls,
-                          "check_calls": seen.check_calls,
+                          "check_calls": seen.check_calls, "kept": trajectory.steps.tolist(),
                           "flow": sampling.samples_flow(trajectory)}}
     mean = latent["samples"] if mode.mode != "paper" else \
         trajectory.latent_mean().to(latent["samples"])
