@@ -22,7 +22,8 @@ SMOOTH = 3  # pixels of the latent
 REDRAW = (1.2, 0.5, 0.2)  # noise to signal, of the three calls of a redrawing
 # the maps of `of_picture`, in the order that they are made
 CHECKS = ("renoised 1.2", "pull 1.2", "renoised 2.0", "pull 2.0", "redrawn")
-AHEAD, AHEAD_DRAWS = 7, 6  # calls of a look ahead, and of the check of what it sees
+# calls of a look ahead, and of the check of what it sees: of a run of many steps, or of few
+AHEAD_OF_MANY, AHEAD_OF_FEW, MANY = (7, 6), (3, 2), 48
 AHEAD_LATE = 0.25  # of its estimates
 PROBE = 0.05  # of the network's input, as large as rounding in bf16 allows it to be small
 LEAST = 1e-12  # of a flat picture's variance, in the latent's unit
@@ -43,6 +44,10 @@ class Effort(NamedTuple):
 FULL, QUICK = Effort({1.2: 6, 2.0: 6}, 4), Effort({1.2: 6}, 0)
 EFFORTS = {"quick": QUICK, "full": FULL}
 CHOICES = ("auto", "off", *EFFORTS)
+
+
+def ahead_calls(steps: int) -> tuple[int, int]:
+    return AHEAD_OF_MANY if steps >= MANY else AHEAD_OF_FEW
 
 
 def effort(check: str, steps: int) -> Effort | None:
@@ -164,7 +169,7 @@ def of_picture(denoise: Denoise, picture: torch.Tensor, noise: Callable[[int], t
 
 
 def look_ahead(denoise: Denoise, x: torch.Tensor, sigmas: torch.Tensor, denoised: torch.Tensor,
-               calls: int = AHEAD) -> list[torch.Tensor]:
+               calls: int) -> list[torch.Tensor]:
     """The denoised estimates of a rough run to the end, by Euler steps over a few of the levels
     that are left; x is at the first of `sigmas`, where `denoised` is known. Its last estimate is a
     preview of the picture, and their late change tells part way what that of the whole run will."""
@@ -178,12 +183,12 @@ def look_ahead(denoise: Denoise, x: torch.Tensor, sigmas: torch.Tensor, denoised
 
 def ahead(denoise: Denoise, x: torch.Tensor, sigmas: torch.Tensor, denoised: torch.Tensor,
           noise: Callable[[int], torch.Tensor], flow: bool = False,
-          reach: tuple[float, float] = (0.0, math.inf), calls: int = AHEAD,
-          draws: int = AHEAD_DRAWS) -> tuple[dict, torch.Tensor]:
+          reach: tuple[float, float] = (0.0, math.inf),
+          calls: tuple[int, int] = AHEAD_OF_MANY) -> tuple[dict, torch.Tensor]:
     """Maps of the picture that a run part way is heading for, by the names of a quick check, and
-    that picture. As many calls, and draws on top of them."""
-    estimates = look_ahead(denoise, x, sigmas, denoised, calls)
-    maps = of_picture(denoise, estimates[-1], noise, flow, Effort({1.2: draws}, 0), reach)
+    that picture. calls: to get there, and to check it."""
+    estimates = look_ahead(denoise, x, sigmas, denoised, calls[0])
+    maps = of_picture(denoise, estimates[-1], noise, flow, Effort({1.2: calls[1]}, 0), reach)
     return maps | {"late 20": late_change(estimates, AHEAD_LATE)}, estimates[-1]
 
 

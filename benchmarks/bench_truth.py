@@ -202,10 +202,10 @@ def early_scores(data: dict, fraction: float) -> dict[str, tuple[torch.Tensor, i
     known = {key.removeprefix(start): value for key, value in data.items()
              if key.startswith(start)}
     found = {}
-    for name, (calls, draws) in drawings.AHEAD.items():
+    for name, calls in drawings.AHEAD.items():
         label = f"look ahead, {name}"
         parts = {part: known.pop(f"{label}, {part}") for part in doubt.QUICK}
-        found[label] = doubt.combined(parts, doubt.QUICK), calls + draws
+        found[label] = doubt.combined(parts, doubt.QUICK), sum(calls)
     known["random"] = torch.rand(len(known["covariance"]),
                                  generator=torch.Generator().manual_seed(0))
     return found | {name: (values, 1 if name == "covariance" else 0)

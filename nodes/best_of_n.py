@@ -82,8 +82,9 @@ class BayesDiffBestOfN(io.ComfyNode):
                                        " spaced up to drop_at; saves more, ranks more roughly."),
                 io.Combo.Input("rank_by", options=list(RANKS), default=scores.DEFAULT,
                                tooltip="Lowest is best. doubt: looks ahead at each stop"
-                                       f" ({evidence.AHEAD + evidence.AHEAD_DRAWS} calls for each"
-                                       " seed) at the picture that the seed is heading for, and"
+                                       f" ({sum(evidence.AHEAD_OF_FEW)} calls for each seed,"
+                                       f" {sum(evidence.AHEAD_OF_MANY)} from {evidence.MANY} steps"
+                                       " on) at the picture that the seed is heading for, and"
                                        " checks the finished ones. trajectory variance: how much"
                                        " the denoised estimate still changes. relative change:"
                                        " that by the picture's own detail. Neither needs a"

@@ -22,7 +22,7 @@ COUNTS = {nets.CHOOSING: 200, nets.REPORTING: 1000}
 POSTERIOR_OF = {nets.CHOOSING: 100, nets.REPORTING: 200}
 EARLY_OF = 200  # of an euler or ancestral one that are looked at part way
 DRAWS, REDRAWS = evidence.FULL
-AHEAD = {"13 calls": (7, 6), "5 calls": (3, 2)}  # look ahead, and check what it sees
+AHEAD = {f"{sum(calls)} calls": calls for calls in (evidence.AHEAD_OF_MANY, evidence.AHEAD_OF_FEW)}
 COVARIANCE_AT = 1.2  # noise to signal
 FRACTIONS = (0.25, 0.4, 0.5, 0.75)
 RECENT = 0.15
@@ -185,10 +185,10 @@ def _early(given, x, step, fraction, estimates: Sequence, slopes: Sequence) -> d
     covariance = evidence.posterior_covariance(given.denoise, x, now, sigma, _signs(x), given.flow)
     covariance = covariance / evidence.contrast(now).float()[:, None, None, None]
     values = {}
-    for name, (calls, draws) in AHEAD.items():
+    for name, calls in AHEAD.items():
         maps, picture = evidence.ahead(
             given.denoise, x, given.sigmas[step:], now, functools.partial(_shared_noise, x),
-            given.flow, calls=calls, draws=draws)
+            given.flow, calls=calls)
         found = doubt.doubt(maps, picture)
         values |= {f"look ahead, {name}, {part}": value for part, value in found.parts.items()}
     values |= {"recent change": evidence.mean(change),

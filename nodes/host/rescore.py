@@ -121,12 +121,12 @@ def looked_at(ask: Ask, picture: torch.Tensor, model_sampling, effort: Effort,
 
 
 def looked_ahead(ask: Ask, x: torch.Tensor, sigmas: torch.Tensor, denoised: torch.Tensor,
-                 model_sampling) -> Seen:
-    """Of a run that has come to the first of `sigmas`, where `denoised` was its model's answer: the
-    picture that it is heading for."""
+                 model_sampling, steps: int) -> Seen:
+    """Of a run of so many steps that has come to the first of `sigmas`, where `denoised` was its
+    model's answer: the picture that it is heading for."""
     frame = _Frame.of(model_sampling)
     maps, picture = evidence.ahead(_denoise(ask), x, sigmas, denoised, _shared_noise(x, 0),
-                                   frame.flow, frame.reach)
+                                   frame.flow, frame.reach, evidence.ahead_calls(steps))
     return _seen(maps, picture)
 
 

@@ -139,7 +139,7 @@ def test_a_look_ahead_over_every_level_is_the_run_itself():
     x, estimates = random(1, 1, 4, 4), []
     known = denoise(x, 4.0)
     rough = evidence.look_ahead(denoise, x, sigmas, known, 1)
-    ahead = evidence.look_ahead(denoise, x, sigmas, known)
+    ahead = evidence.look_ahead(denoise, x, sigmas, known, 7)
     for sigma, to in zip(sigmas.tolist(), sigmas.tolist()[1:]):
         estimates.append(denoise(x, sigma))
         x = x + (to - sigma) * (x - estimates[-1]) / sigma
@@ -158,7 +158,7 @@ def test_what_a_run_is_heading_for_is_checked_as_a_picture_is():
     def noise(number):
         return random(1, 1, 4, 4, seed=number)
 
-    maps, picture = evidence.ahead(denoise, x, sigmas, denoise(x, 4.0), noise, calls=3, draws=2)
+    maps, picture = evidence.ahead(denoise, x, sigmas, denoise(x, 4.0), noise, calls=(3, 2))
     assert len(asked) == 1 + 3 + 2
     estimates = evidence.look_ahead(denoise, x, sigmas, denoise(x, 4.0), 3)
     assert torch.equal(picture, estimates[-1])

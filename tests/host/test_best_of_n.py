@@ -143,11 +143,9 @@ def test_by_doubt_each_seed_is_judged_by_the_picture_that_it_is_heading_for(case
     *_, report, _ = best_of_n(case, n=3, keep=1, rank_by="doubt")
     said = json.loads(report)
     flow = name == "sd3"
-    ahead = evidence.AHEAD + evidence.AHEAD_DRAWS
-    left = min(evidence.AHEAD, 6) + evidence.AHEAD_DRAWS
-    assert left < ahead and [run["calls"] for run in said["runs"]] == [
-        6 + left if run["dropped_at"] else 12 + left + evidence.QUICK.calls
-        for run in said["runs"]]
+    assert evidence.ahead_calls(12) == (3, 2) and evidence.ahead_calls(48) == (7, 6)
+    assert [run["calls"] for run in said["runs"]] == [
+        6 + 5 if run["dropped_at"] else 12 + 5 + evidence.QUICK.calls for run in said["runs"]]
     for run in said["runs"]:
         found = []
 
@@ -163,7 +161,8 @@ def test_by_doubt_each_seed_is_judged_by_the_picture_that_it_is_heading_for(case
             def callback(info):
                 if info["i"] == 5:
                     found.append(pack.core.doubt.doubt(*evidence.ahead(
-                        denoise, info["x"], sampler.sigmas[5:], info["denoised"], noise, flow)))
+                        denoise, info["x"], sampler.sigmas[5:], info["denoised"], noise, flow,
+                        calls=(3, 2))))
             return sampler.go(callback=callback), None
         pack.sampling.sample(case.model, pack.sampling.Observer(observe), run["seed"],
                              *case.options()[1:])

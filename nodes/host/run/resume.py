@@ -44,7 +44,8 @@ class At(NamedTuple):
         """The picture that the run is heading for."""
         levels = self.run.sigmas
         left = torch.cat([levels.new_tensor([self.sigma]), levels[levels < self.sigma]])
-        return rescore.looked_ahead(self.ask, self.x, left, self.denoised, self.run.model_sampling)
+        return rescore.looked_ahead(self.ask, self.x, left, self.denoised, self.run.model_sampling,
+                                    len(levels) - 1)
 
 
 class Score(NamedTuple):
