@@ -46,5 +46,6 @@ Beyond the paper:
     evidence, doubt, learned           what else tells wrong pictures, and one score of several
     selfcheck, taught                  whether a score agrees with a person's choice, and one
                                        that learns it
+    transfer                           from the device to the CPU, in one go
     checks                             refusals
 """

@@ -166,7 +166,7 @@ def test_a_score_that_a_run_lacks_or_that_is_0_counts_as_average():
     ({}, [0], [1], "0 images"),
     ({"sum": [0.0] * 6}, [0], [1], "0 images with scores other than 0"),
     (batch(), [], [], "neither liked nor disliked"),
-    (batch(), [1, 2], [2], "image 2 is both"),
+    (batch(), [1, 2], [2], "image 3 is both"),
     ({"sum": [1.0, math.nan, 1.0, 2.0]}, [0], [1], "sum of image 1 is nan"),
     ({"sum": [1.0, 1.0, math.inf, 2.0]}, [0], [1], "sum of image 2 is inf"),
 ])
