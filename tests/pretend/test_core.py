@@ -81,12 +81,12 @@ def test_trajectories_scores_maps_and_draws():
     def work(place):
         shape = torch.Size((2, 4, 16, 12))
         recorder = TrajectoryRecorder(SIGMAS.to(place), shape, 3, [1, 2], early=2)
-        tail = TrajectoryVariance.of_run(5)
+        tail = TrajectoryVariance(5)
         for step in range(6):
             x = random(*shape, seed=step).to(place)
             tail.add(x)
             parts = random(3, *shape, seed=9 + step).to(place)
-            recorder.add(step, x, smoothed(parts.square().mean(0)), tail.variance(), parts)
+            recorder.add(step, x, smoothed(parts.square().mean(0)), tail.over(), parts)
         one = torch.ones(1, 4, 1, 1, device=place)
         made = recorder.trajectory(one, 0 * one)
         assert all(part.device.type == "cpu" for part in made if isinstance(part, torch.Tensor))
@@ -102,7 +102,8 @@ def test_smoothing_and_evidence():
 
         def shared(number):
             return random(1, 4, 16, 16, seed=number).to(place)
-        maps = evidence.of_picture(lambda x, sigma: 0.8 * x, picture, shared, False,
-                                   dict.fromkeys(evidence.DRAWS, 2), 2)
+        maps = evidence.of_picture(lambda x, sigma: 0.8 * x, picture, shared)
+        ahead, _ = evidence.ahead(lambda x, sigma: 0.8 * x, picture, SIGMAS, 0.8 * picture, shared)
+        maps |= {f"ahead {name}": one for name, one in ahead.items()}
         return window_means(picture, 2, 2), smoothed(picture.square()), *maps.values()
     same(work)
