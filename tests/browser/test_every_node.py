@@ -48,6 +48,11 @@ NODES = {
         "model": ["BayesDiff_DemoModel", 0],
         "positive": ["BayesDiff_DemoPrompt", 0], "negative": ["ConditioningZeroOut", 0],
         "latent_image": ["EmptyLatentImage 2", 0]},
+    "BayesDiff_RepairWhereUnsure": {
+        "seed": 3, "steps": 8, "cfg": 2.5, "tries": 2, "denoise": 0.7, "scheduler": "normal",
+        "model": ["BayesDiff_DemoModel", 0], "mask": ["BayesDiff_UncertaintyHeatmap", 2],
+        "positive": ["BayesDiff_DemoPrompt", 0], "negative": ["ConditioningZeroOut", 0],
+        "latent_image": ["BayesDiff_KSampler", 0]},
     "BayesDiff_ResampleFromTimestep": {"trajectory": ["BayesDiff_KSampler", 2]},
     "BayesDiff_TrajectoryAtStep": {"trajectory": ["BayesDiff_KSampler", 2]},
     "BayesDiff_TrajectorySave": {"trajectory": ["BayesDiff_KSampler", 2]},
@@ -66,6 +71,7 @@ NODES = {
     "PreviewAny 2": {"source": ["BayesDiff_ResampleFromTimestep", 1]},
     "PreviewAny 3": {"source": ["BayesDiff_SamplerCustom", 4]},
     "PreviewAny 4": {"source": ["BayesDiff_TrajectoryAtStep", 2]},
+    "PreviewAny 5": {"source": ["BayesDiff_RepairWhereUnsure", 2]},
 }
 LOADING = {"BayesDiff_LLLALoad": "BayesDiff_LLLASave",
            "BayesDiff_TrajectoryLoad": "BayesDiff_TrajectorySave"}  # what they load

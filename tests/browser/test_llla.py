@@ -24,4 +24,4 @@ def test_widgets_keep_their_order_and_the_seed_stays_fixed(page):
     add_nodes(page, NODES, PLACES)
     values = page.evaluate("() => window.app.graph.serialize().nodes"
                            ".find((n) => n.type === 'BayesDiff_LLLAFit').widgets_values")
-    assert values == ["full", 8, 64, "uniform", "fixed", 1, 1, 0.1, 0, "fixed"]
+    assert values == ["full", 8, 64, "uniform", "fixed", 1, 1, 0.1, 0, "fixed", 1, 0]

@@ -18,7 +18,7 @@ from tests.browser.conftest import SCREENSHOTS
 from tests.browser.graphs import add_nodes, node, until, widget
 from tools.places import REPOSITORY
 
-SAMPLING = {"steps": 8, "cfg": 2.5, "mode": "accurate", "model": ["BayesDiff_DemoModel", 0],
+SAMPLING = {"steps": 8, "cfg": 2.5, "mode": "accurate", "check": "off", "model": ["BayesDiff_DemoModel", 0],
             "posterior": ["BayesDiff_DemoModel", 2], "positive": ["BayesDiff_DemoPrompt", 0],
             "negative": ["BayesDiff_DemoPrompt 2", 0], "latent_image": ["EmptyLatentImage", 0]}
 NODES = {
@@ -148,6 +148,9 @@ def check_schedule(schedule):
     says("takes 5.5 × KSampler", 10)
     schedule.set("mode", "free")
     says("takes 1 × KSampler: 20 steps", 0)
+    schedule.set("check", "auto")
+    says("takes 1.3 × KSampler: 20 steps, 6 to check the picture", 0)
+    schedule.set("check", "off")
     schedule.set("mode", "accurate")
     schedule.set("steps", 8)
 
@@ -549,7 +552,7 @@ def test_the_strip_follows_another_node_by_hand_and_undo(page, nodes_2):
     strip.wait("/ 8 steps$/.test(root.textContent)")
     type_steps(page, 13, nodes_2)
     page.mouse.click(1300, 850)
-    strip.wait("/ 13 steps$/.test(root.textContent)")
+    strip.wait("/ 13 steps, 6 to check the picture$/.test(root.textContent)")
     page.keyboard.press("Control+z")
     strip.wait("/ 8 steps$/.test(root.textContent)")
     page.evaluate(f"() => {strip.node}.disconnectInput({strip.node}.findInputSlot('sigmas'))")
