@@ -18,7 +18,8 @@ from tests.browser.conftest import SCREENSHOTS
 from tests.browser.graphs import add_nodes, node, until, widget
 from tools.places import REPOSITORY
 
-SAMPLING = {"steps": 8, "cfg": 2.5, "mode": "accurate", "check": "off", "model": ["BayesDiff_DemoModel", 0],
+SAMPLING = {"steps": 8, "cfg": 2.5, "mode": "accurate", "check": "off",
+            "model": ["BayesDiff_DemoModel", 0],
             "posterior": ["BayesDiff_DemoModel", 2], "positive": ["BayesDiff_DemoPrompt", 0],
             "negative": ["BayesDiff_DemoPrompt 2", 0], "latent_image": ["EmptyLatentImage", 0]}
 NODES = {
