@@ -161,7 +161,7 @@ CAPTION = "root.querySelector('.bayesdiff-body .bayesdiff-caption').textContent"
 
 def check_viewer(page, viewer):
     """Overlay, scrubber, opacity, next image, value under the pointer."""
-    viewer.wait(f"/^Result: where .* unsure .red = unsure, clear = sure/.test({CAPTION})")
+    viewer.wait(f"/^Result: what the model doubts .red = doubtful, clear = sure/.test({CAPTION})")
     result = viewer.pixels()
     slide(viewer, "step", 0)
     viewer.wait(f"/^After 0 of 8 steps: /.test({CAPTION})")
