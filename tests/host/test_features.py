@@ -73,11 +73,11 @@ def test_slope_is_the_derivative_of_denoised_by_network_output(case, pack, name)
                                derivative[:, 0, 0, 0], rtol=1e-5, atol=1e-6)
 
 
-def test_prompts_that_ran_on_two_devices_are_combined_on_the_first(pack):
+def test_prompts_that_ran_on_two_devices_are_combined_where_the_latent_is(pack):
     """As with the host's MultiGPU CFG Split; `meta` is a device that every machine has."""
     chunk = pack.feature_tap.Chunk
     shape = (1, 4, 2, 2)
     cond = chunk(1, torch.ones(shape, device="meta", dtype=torch.float16), shape)
     uncond = chunk(0, torch.ones(shape), shape)
-    combined = pack.feature_tap.guided((cond, uncond), 4.0, shape)
+    combined = pack.feature_tap.guided((cond, uncond), 4.0, shape, torch.device("meta"))
     assert combined.device.type == "meta" and combined.shape == shape

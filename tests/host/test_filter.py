@@ -343,7 +343,7 @@ def test_scores_go_where_saved_pictures_take_their_metadata_from(scored, pack, t
     assert output.args[2][0] is images
     assert info["workflow"] == {"id": 1}
     assert info["bayesdiff"]["17"]["scores"] == output.args[0]
-    assert "will not carry" in scored("mean", trajectory=trajectory()).ui.as_dict()["text"][0]
+    assert "will not carry" in scored("mean", trajectory=trajectory()).ui["text"][0]
 
 
 @pytest.mark.parametrize("inputs, words", [
@@ -430,7 +430,7 @@ def test_what_is_taught_over_runs_becomes_a_score_and_a_filter(taught, scored, p
     single = scored("taught: mine", trajectory=trajectory((1, 4, 6, 5), 5))
     assert 0 <= single.args[0][0] <= 1
     assert "measured by the runs that were taught" in json.loads(single.args[1])["notes"][0]
-    assert "measured by the runs" in single.ui.as_dict()["text"][0]
+    assert "measured by the runs" in single.ui["text"][0]
 
 
 def test_the_filter_takes_any_score_of_a_trajectory(parted, trajectory, pack):

@@ -144,8 +144,10 @@ def test_heatmaps_and_scores_take_the_picture_and_draw_around_the_mean(case, pac
     assert torch.equal(source.mean, trajectory.latent_mean())
     assert not torch.allclose(source.mean, source.result, rtol=1e-2)
     scores = pack.core.scores
-    torch.testing.assert_close(scores.default(trajectory), scores.relative_change(
-        trajectory.latent_tail(), samples))
+    torch.testing.assert_close(scores.of_trajectory(trajectory)["relative change"],
+                               scores.relative_change(trajectory.latent_tail(), samples))
+    assert torch.equal(scores.default(trajectory).parts["contrast, picture"],
+                       pack.core.evidence.contrast(trajectory.sampled))
 
 
 def foreign(model, x, sigmas, extra_args=None, callback=None, disable=None, **options):
