@@ -37,8 +37,8 @@ def test_sampler_says_its_cost_and_the_heat_map_shows_in_the_node(page, screensh
     page.wait_for_function(f"() => {widget('BayesDiff_UncertaintyHeatmap', 'viewer')}.element"
                            ".querySelector('.bayesdiff-count').textContent === '1/2'")
     said = page.evaluate(f"() => {widget('BayesDiff_KSampler', 'report')}.element.firstChild.value")
-    assert said.startswith("mode accurate: 5 network calls and 2 extra ones" if posterior
-                           else "mode free (no posterior is connected): 5 network calls and 0")
+    assert said.startswith("mode accurate: 5 network calls, 2 extra ones" if posterior
+                           else "mode free (no posterior is connected): 5 network calls, 0")
     page.wait_for_timeout(500)
     screenshot()
 

@@ -153,7 +153,7 @@ def test_the_repair_button_adds_the_blueprint_wired_and_one_run_shows_before_and
     until(page, f"{repair} && {node('ImageCompare')}")
     assert page.evaluate(f"() => {repair}.inputs.filter((i) => !i.widget && i.link == null)") == []
     prompt = page.evaluate(QUEUED)
-    again = next(each for each in prompt.values() if each["class_type"] == "KSampler")
+    again = next(each for each in prompt.values() if each["class_type"] == "BayesDiff_RepairWhereUnsure")
     first = inputs_of(page, "BayesDiff_KSampler")
     assert {name: again["inputs"][name] for name in ("steps", "cfg", "sampler_name", "model",
                                                      "positive", "negative")} == \
