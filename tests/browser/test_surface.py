@@ -153,7 +153,8 @@ def test_the_repair_button_adds_the_blueprint_wired_and_one_run_shows_before_and
     until(page, f"{repair} && {node('ImageCompare')}")
     assert page.evaluate(f"() => {repair}.inputs.filter((i) => !i.widget && i.link == null)") == []
     prompt = page.evaluate(QUEUED)
-    again = next(each for each in prompt.values() if each["class_type"] == "BayesDiff_RepairWhereUnsure")
+    again = next(each for each in prompt.values()
+                 if each["class_type"] == "BayesDiff_RepairWhereUnsure")
     first = inputs_of(page, "BayesDiff_KSampler")
     assert {name: again["inputs"][name] for name in ("steps", "cfg", "sampler_name", "model",
                                                      "positive", "negative")} == \
@@ -207,7 +208,7 @@ def test_what_would_fail_is_said_before_the_run_and_an_error_says_its_sentence_f
 VISIBLE = """(type) => window.app.graph.nodes.find((n) => n.type === type).widgets
     .filter((w) => !w.element && !w.hidden).map((w) => w.name)"""
 FIRST = ["seed", "control_after_generate", "steps", "cfg", "sampler_name", "scheduler", "denoise",
-         "mode"]
+         "mode", "check"]
 
 
 def test_widgets_that_do_nothing_are_hidden_and_keep_their_places(page):
@@ -222,7 +223,8 @@ def test_widgets_that_do_nothing_are_hidden_and_keep_their_places(page):
     page.evaluate(f"() => {{ {panel.node}.properties.bayesdiff_advanced = true; }}")
     panel.set("mode", "free")
     until(page, f"({VISIBLE})('BayesDiff_KSampler').includes('keep_steps')")
-    assert page.evaluate(VISIBLE, "BayesDiff_KSampler") == [*FIRST, "keep_steps"]
+    assert page.evaluate(VISIBLE, "BayesDiff_KSampler") == [*FIRST[:-1], "keep_steps",
+                                                               "check"]
     panel.set("mode", "paper")
     until(page, f"({VISIBLE})('BayesDiff_KSampler').includes('mc_samples')")
     gallery = Panel(page, "UncertaintyScoreFilter", "gallery")

@@ -172,8 +172,8 @@ def test_blueprint_is_offered_and_repairs_a_picture_of_the_demo_model(page, serv
     page.evaluate(LINK_BLUEPRINT)
     kinds = sorted(node["class_type"] for node in page.evaluate(QUEUED).values())
     assert [kind for kind in kinds if "DemoPrompt" not in kind] == [
-        "BayesDiff_DemoModel", "BayesDiff_KSampler", "BayesDiff_UncertaintyHeatmap",
-        "EmptyLatentImage", "KSampler", "SaveImage", "SetLatentNoiseMask", "VAEDecode"]
+        "BayesDiff_DemoModel", "BayesDiff_KSampler", "BayesDiff_RepairWhereUnsure",
+        "BayesDiff_UncertaintyHeatmap", "EmptyLatentImage", "SaveImage", "VAEDecode"]
     run(page)
     SCREENSHOTS.mkdir(exist_ok=True)
     page.screenshot(path=SCREENSHOTS / "blueprint.png")
