@@ -135,7 +135,7 @@ def ride(given: Scene, labels: torch.Tensor, x: torch.Tensor, riders: Sequence[R
         x = now.step.mean(x, d)
         moving = [now.step.mean(part, by) for part, by in zip(moving, moved)]
     variances = [rider.deviations.variance(part) for rider, part in zip(riders, moving)]
-    return Ride(x, variances, tail.variance(), gammas, states, offsets)
+    return Ride(x, variances, tail.over(), gammas, states, offsets)
 
 
 def renoised(given: Scene, labels: torch.Tensor, picture: torch.Tensor,
