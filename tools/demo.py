@@ -226,13 +226,14 @@ def summary(said: dict, plain: float, ours: float, files: dict, sheets: dict) ->
     for place, score in enumerate(parted["scores"]):
         lines.append(f"{place:5} {score:7.4g}    "
                      + ("kept" if place in parted["kept"] else "rejected"))
-    calls, extra = sampled["calls"], sampled["extra_calls"]
+    calls, extra, check = (sampled[name] for name in ("calls", "extra_calls", "check_calls"))
     lines += [
         "",
         f"cost    plain KSampler: {calls} calls, {plain:.1f} s. BayesDiff KSampler, mode"
-        f" {sampled['mode']}: {calls} calls and {extra} extra ones, {ours:.1f} s",
-        f"        ({(calls + extra) / calls:.2f} times the calls, {ours / plain:.2f} times the"
-        " time), for the same pictures bit for bit",
+        f" {sampled['mode']}: {calls} calls, {extra} extra ones, {check} to check,"
+        f" {ours:.1f} s",
+        f"        ({(calls + extra + check) / calls:.2f} times the calls, {ours / plain:.2f} times the"
+        " time), for identical pictures",
         f"best    seed {best['seeds'][0]} of {len(best['runs'])}, in {best['calls']} calls:"
         f" {best['calls_saved']} saved against finishing all",
         "",
