@@ -230,10 +230,9 @@ def summary(said: dict, plain: float, ours: float, files: dict, sheets: dict) ->
     lines += [
         "",
         f"cost    plain KSampler: {calls} calls, {plain:.1f} s. BayesDiff KSampler, mode"
-        f" {sampled['mode']}: {calls} calls, {extra} extra ones, {check} to check,"
-        f" {ours:.1f} s",
-        f"        ({(calls + extra + check) / calls:.2f} times the calls, {ours / plain:.2f} times the"
-        " time), for identical pictures",
+        f" {sampled['mode']}: {calls} calls, {extra} extra ones, {check} to check, {ours:.1f} s",
+        f"        ({(calls + extra + check) / calls:.2f} times the calls, {ours / plain:.2f} times"
+        " the time), for identical pictures",
         f"best    seed {best['seeds'][0]} of {len(best['runs'])}, in {best['calls']} calls:"
         f" {best['calls_saved']} saved against finishing all",
         "",
