@@ -46,6 +46,7 @@ Beyond the paper:
     evidence, doubt, learned           what else tells wrong pictures, and one score of several
     selfcheck, taught                  whether a score agrees with a person's choice, and one
                                        that learns it
+    record                             what travels between nodes, and is no tuple
     transfer                           from the device to the CPU, in one go
     checks                             refusals
 """

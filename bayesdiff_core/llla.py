@@ -9,6 +9,7 @@ structure can be changed later, and fits of the same layer can be merged.
 """
 
 import json
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -26,6 +27,7 @@ from .posterior import (
     evidence_prior_precision,
     posterior,
 )
+from .record import Record
 
 PRIORS = ("fixed", "evidence")
 SKETCH_ROWS = 192
@@ -48,7 +50,8 @@ class About(NamedTuple):
     pack_version: str
 
 
-class Llla(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Llla(Record):
     ggn: torch.Tensor  # A, inputs x inputs or its diagonal, float64
     energy_sums: torch.Tensor  # of noise_energy.NoiseEnergy, float64
     energy_counts: torch.Tensor

@@ -1,26 +1,30 @@
 """What a sampled trajectory leaves behind: a record, and the free variance of its tail."""
 
+import math
 from collections import deque
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 
 from . import checks, doubt, evidence
 from .checks import BayesDiffError
+from .record import Record
 from .smoothing import smoothed
 from .transfer import on_cpu
 
 DEFAULT_LIMIT = 512 * 2**20  # bytes
 TAIL = 0.4  # of the steps: 10 of 25 told most about quality in a pilot
-RECENT = 0.15  # of the steps: part way these say more of the end than a longer window (bench early)
+MOST = 20  # estimates of that window that are kept: all of them up to 50 steps
+RECENT = 0.15  # of the steps: part way these say more of the end than a longer window
 
 
-class Trajectory(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Trajectory(Record):
     """E(x_t), Var(x_t) and the deviations at kept steps; CPU tensors that nothing writes to.
 
-    A NamedTuple of tensors, so that the host's cache sees its size. Kept step i is the state on
-    entering step i, at sigmas[i]; step len(sigmas) - 1 is the result. Everything is in the
-    sampler's own space; scale and shift lead from there to the LATENT's.
+    Kept step i is the state on entering step i, at sigmas[i]; step len(sigmas) - 1 is the result.
+    Everything is in the sampler's own space; scale and shift lead from there to the LATENT's.
     """
 
     sigmas: torch.Tensor  # steps + 1
@@ -44,7 +48,20 @@ class Trajectory(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        return sum(part.nbytes for part in self if isinstance(part, torch.Tensor))
+        return sum(part.nbytes for part in self._asdict().values()
+                   if isinstance(part, torch.Tensor))
+
+    @property
+    def patcher(self) -> object:
+        """The model that its recipe holds on to, by the name that the host's cache asks for: it
+        measures tuples of tensors only, and lets go first, when memory runs short, of what holds
+        the model of an earlier graph."""
+        recipe = self.recipe[0].recipe if type(self.recipe) is tuple else self.recipe
+        return getattr(recipe, "patcher", None)
+
+    def __add__(self, other: "Trajectory") -> "Trajectory":
+        """Both as one batch, as nodes of other packs that batch anything ask for it."""
+        return joined([self, other]) if isinstance(other, Trajectory) else NotImplemented
 
     def position(self, step: int) -> int:
         """Where `step` is kept; -1 is the result."""
@@ -221,6 +238,13 @@ class TrajectoryRecorder:
         if reached:
             self._denoised[step] = denoised.float()
 
+    def at(self, step: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None:
+        """Of a kept step, while the run goes on: denoised, variance, tail; None where it is not
+        known."""
+        if step not in self._rows or step not in self._denoised:
+            return None
+        return self._denoised[step], *self._rows[step][1:3]
+
     def trajectory(self, scale: torch.Tensor, shift: torch.Tensor) -> Trajectory:
         if self.kept[-1] not in self._rows:
             raise BayesDiffError(f"{len(self._rows)} of {len(self.kept)} steps were recorded and"
@@ -252,14 +276,24 @@ def kept_steps(states: int, bytes_each: int, limit: int, keep: int | None = None
 
 class TrajectoryVariance:
     """Variance of the denoised estimate over the last steps (arXiv 2406.09358): no posterior, no
-    extra calls, any sampler."""
+    extra calls, any sampler. Of a long run's estimates every second, third, ... is kept, and the
+    newest, so that memory is bounded."""
 
     def __init__(self, steps: int):
-        self._steps = steps
-        self._window: deque[torch.Tensor] = deque(maxlen=_last(TAIL, steps))
+        every = math.ceil(_last(TAIL, steps) / MOST)
+        self._every, self._steps, self._seen = every, steps / every, 0
+        self._window: deque[torch.Tensor] = deque(maxlen=_last(TAIL, self._steps))
 
-    def add(self, denoised: torch.Tensor) -> None:
+    def add(self, denoised: torch.Tensor, again: bool = False) -> None:
+        """again: of the same step as the last one, whose place it takes."""
+        if self._window and (again or self._seen % self._every):
+            self._window.pop()
         self._window.append(denoised)
+        self._seen += not again
+
+    @property
+    def last(self) -> torch.Tensor:
+        return self._window[-1]
 
     def over(self, share: float = TAIL) -> torch.Tensor:
         """Population variance over the last steps so far, as many as this share of the whole run,
@@ -269,5 +303,5 @@ class TrajectoryVariance:
         return torch.stack(tuple(self._window)[-last:]).var(0, unbiased=False)
 
 
-def _last(share: float, steps: int) -> int:
+def _last(share: float, steps: float) -> int:
     return max(2, round(share * steps))

@@ -1,6 +1,5 @@
 """Best of N: many seeds to a step, the surest ones to the end."""
 
-import json
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -15,10 +14,10 @@ from ..bayesdiff_core.trajectory import joined
 from .host.run import by_mode, sampling
 from .host.run.by_mode import Options
 from .host.run.resume import At, Resumable, Score
-from .metadata import reported
+from .metadata import ANSWERS_FROM_CACHE, as_text, reported
 from .pictures import viewer
 from .samplers import ksampler_inputs, observer_for
-from .sockets import LLLA, TRAJECTORY
+from .sockets import LLLA, TRAJECTORY, llla_of
 
 
 class Rank(NamedTuple):
@@ -128,13 +127,14 @@ class BayesDiffBestOfN(io.ComfyNode):
             ],
             search_aliases=["best of n", "seed search", "early stopping", "ranking", "cull",
                             "uncertainty"],
+            **ANSWERS_FROM_CACHE,
         )
 
     @classmethod
     def execute(cls, model, seed, steps, cfg, sampler_name, scheduler, positive, negative,
                 latent_image, denoise, n, keep, drop_at, drop_schedule, rank_by, uncertainty_seed,
                 keep_steps, seed_stride=1000, posterior=None) -> io.NodeOutput:
-        rank = RANKS[rank_by]
+        rank, posterior = RANKS[rank_by], llla_of(posterior)
         options = Options(uncertainty_seed=uncertainty_seed, keep_steps=keep_steps,
                           check=rank.check)
         mode = by_mode.taken(rank.mode, posterior, sampler_name)
@@ -209,7 +209,7 @@ def _results(best: list[Resumable], runs: list[Resumable], plan: list[Stop], lat
         *(f"seed {seed}: {score:.4g}" for seed, score in zip(seeds, final)), *report["notes"]])
     return io.NodeOutput(latent, {**latent, "samples": variance.to(latent["samples"])},
                          trajectory, seeds, ", ".join(map(str, seeds)), final,
-                         json.dumps(report), latent,
+                         as_text(report), latent,
                          ui={**ui.PreviewText(text).as_dict(), **reported(report),
                              "bayesdiff": [_shown(best, runs)]})
 

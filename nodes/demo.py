@@ -13,7 +13,7 @@ FOLDER = Path(__file__).resolve().parent.parent / "models"
 MODEL_FILE = FOLDER / "bayesdiff_demo.safetensors"
 POSTERIOR_FILE = FOLDER / "bayesdiff_demo_llla.safetensors"
 # What the file should hold: the list that is shown where it is missing.
-CLASSES = ["smiley", "animal", "flag", "heart", "clock", "hand", "person", "moon", "button"]
+CLASSES = ["hand", "clock", "die", "smiley"]
 NOTHING = "nothing"
 
 
@@ -24,20 +24,21 @@ class BayesDiffDemoModel(io.ComfyNode):
             node_id="BayesDiff_DemoModel",
             display_name="BayesDiff Demo Model",
             category="bayesdiff",
-            description="A small model that draws emoji of 32 x 32 pixels, with its VAE and"
-                        " posterior. It comes with the pack and runs on a CPU in seconds.",
+            description="A small model that draws hands, clocks, dice and smileys of 64 x 64"
+                        " pixels, with its VAE and posterior. It comes with the pack and runs on a"
+                        " CPU in seconds.",
             inputs=[],
             outputs=[
                 io.Model.Output(display_name="model",
                                 tooltip="The model, 5 M parameters. Use it with Empty Latent"
-                                        " Image at 32 x 32 and BayesDiff Demo Prompt."),
-                io.Vae.Output(display_name="vae", tooltip="Packs 2 x 2 pixels into a position of"
+                                        " Image at 64 x 64 and BayesDiff Demo Prompt."),
+                io.Vae.Output(display_name="vae", tooltip="Packs 4 x 4 pixels into a position of"
                                                           " the latent and back, without loss."),
                 LLLA.Output(display_name="posterior",
                             tooltip="What LLLA Fit gave for this model: full structure, on its"
-                                    " training images."),
+                                    " training drawings."),
             ],
-            search_aliases=["example model", "emoji", "try", "load"],
+            search_aliases=["example model", "hands", "try", "load"],
         )
 
     @classmethod
@@ -64,7 +65,7 @@ class BayesDiffDemoPrompt(io.ComfyNode):
                                        tooltip="For positive or negative of a sampler with the demo"
                                                " model; other models cannot read it."),
             ],
-            search_aliases=["example prompt", "emoji", "class"],
+            search_aliases=["example prompt", "class"],
         )
 
     @classmethod

@@ -1,6 +1,5 @@
 """Keeps the images the model was surest of, and everything that belongs to them in step."""
 
-import json
 from typing import NamedTuple
 
 import comfy.model_management
@@ -18,10 +17,11 @@ from .host import waiting
 from .pictures import viewer
 from .pictures.histogram import histogram
 from .scores import scores_of, with_taught
-from .sockets import TRAJECTORY
+from .sockets import TRAJECTORY, flat, scores_in, trajectories_of
 
 COMPARE, ADD = "only compare", "add"
 BY_CRITERION, ALL, STOP = "keep by criterion", "keep all", "stop the run"
+BLOCK, BEST, EMPTY, NONE = "stop what follows", "the best one", "empty list", "none"
 
 
 class BayesDiffFilter(io.ComfyNode):
@@ -101,6 +101,16 @@ class BayesDiffFilter(io.ComfyNode):
                                optional=True, advanced=True, tooltip=(
                     "wait_for_choice: what happens when nobody chooses in time, or no browser shows"
                     " this graph.")),
+                io.Combo.Input("when_empty", options=[BLOCK, BEST, EMPTY, NONE], default=BLOCK,
+                               optional=True, advanced=True, tooltip=(
+                    "What a side gives on where nothing is on it. stop what follows: nodes after it"
+                    " do not run, switches neither. the best one: the lowest score is kept after"
+                    " all. empty list: for nodes that take lists; others fail. none: for switches"
+                    " that then take their next input.")),
+                io.Int.Input("first_index", default=0, min=0, max=1, optional=True, advanced=True,
+                             tooltip=(
+                    "What kept_indices and rejected_indices call the first image: 0 as ComfyUI's"
+                    " batch nodes count, or 1.")),
             ],
             outputs=[
                 *(kind.Output(display_name=f"{side}_{name}", is_output_list=True, tooltip=(
@@ -109,8 +119,8 @@ class BayesDiffFilter(io.ComfyNode):
                   for name, kind in (("images", io.Image), ("latents", io.Latent),
                                      ("masks", io.Mask)) for side in ("kept", "rejected")),
                 *(io.String.Output(display_name=f"{side}_indices", tooltip=(
-                    f"The {side} ones, separated by commas; the first is 0, as in ComfyUI's batch"
-                    " nodes."))
+                    f"The {side} ones, separated by commas; the first is first_index, 0 as in"
+                    " ComfyUI's batch nodes or 1."))
                   for side in ("kept", "rejected")),
                 io.Float.Output(display_name="sorted_scores", is_output_list=True, tooltip=(
                     "All scores, from the lowest.")),
@@ -122,8 +132,8 @@ class BayesDiffFilter(io.ComfyNode):
             hidden=list(metadata.HIDDEN),
             is_output_node=True,
             is_input_list=True,
-            search_aliases=["uncertainty", "filter images", "best of batch", "cull", "pick",
-                            "rejection"],
+            search_aliases=["uncertainty", "filter images", "sort images", "best of batch", "cull",
+                            "pick", "rejection"],
         )
 
     @classmethod
@@ -144,23 +154,31 @@ class BayesDiffFilter(io.ComfyNode):
     @classmethod
     def execute(cls, criterion, z, percent, keep, threshold, allow_empty, groups, reference,
                 reference_mode, picked=("",), score=(DEFAULT,), wait_for_choice=(False,),
-                wait_seconds=(600,), no_answer=(BY_CRITERION,), scores=None, trajectory=None,
-                images=None, latents=None, masks=None) -> io.NodeOutput:
+                wait_seconds=(600,), no_answer=(BY_CRITERION,), when_empty=(BLOCK,),
+                first_index=(0,), scores=None, trajectory=None, images=None, latents=None,
+                masks=None) -> io.NodeOutput:
+        images, latents, masks = (value if value is None else list(flat(value))
+                                  for value in (images, latents, masks))
+        trajectory = None if trajectory is None else trajectories_of(trajectory)
         values, told = _scores(scores, trajectory, score[0])
         clips = _are_clips(latents, trajectory)
         inputs = [_images("images", images, len(values), clips),
                   _latents(latents, len(values)), _images("masks", masks, len(values), clips)]
         decision, notes = decided(values, criterion[0], z[0], percent[0], keep[0], threshold[0],
                                   allow_empty[0], ",".join(map(str, groups)), reference[0],
-                                  reference_mode[0], picked[0])
+                                  reference_mode[0], picked[0], when_empty[0])
         first = {owner: row for part in reversed(inputs[0])
                  for owner, row in zip(reversed(part.owners), part.value.flip(0))}
         thumbnails = viewer.shown(viewer.thumbnails, [first[i] for i in sorted(first)])
         if wait_for_choice[0]:
             decision, answer = cls._chosen(values, decision, thumbnails, wait_seconds[0],
                                            no_answer[0])
-            notes.append(answer)
+            decision, more = _not_empty(decision, values, when_empty[0])
+            notes += [answer, *more]
         notes = [*told, *notes]
+        if not any(values):
+            notes.append("all scores are 0, so they tell nothing: look at the notes of the node"
+                         " that made them")
         if reference_mode[0] == ADD:
             path = reference_file.path_of(reference[0])
             new = reference_file.add(path, values)
@@ -169,14 +187,15 @@ class BayesDiffFilter(io.ComfyNode):
         report = {"criterion": criterion[0], "scores": values, **told_of(decision), "notes": notes}
         metadata.record(cls, {"node": "Uncertainty Score Filter", **report})
         shown = {**report, "thumbnails": thumbnails}
-        indices = [",".join(map(str, side)) for side in (decision.kept, decision.rejected)]
+        indices = [",".join(str(index + first_index[0]) for index in side)
+                   for side in (decision.kept, decision.rejected)]
+        nothing = {EMPTY: [], NONE: [None]}.get(when_empty[0], ExecutionBlocker(None))
         return io.NodeOutput(
-            *(_side(parts, side) for parts in inputs for side in (decision.kept,
-                                                                  decision.rejected)),
-            *indices, sorted(values), histogram(values, decision), json.dumps(report),
+            *(_side(parts, side, nothing) for parts in inputs for side in (decision.kept,
+                                                                           decision.rejected)),
+            *indices, sorted(values), histogram(values, decision), metadata.as_text(report),
             ui={**ui.PreviewText(_words(decision, notes, len(values))).as_dict(),
-                "bayesdiff": [shown]})
-
+                "bayesdiff": [shown], **metadata.reported(report)})
 
     @classmethod
     def _chosen(cls, scores: list[float], decision: filtering.Decision, thumbnails, seconds: int,
@@ -206,7 +225,7 @@ def told_of(decision: filtering.Decision) -> dict:
 
 def decided(scores: list[float], criterion: str, z: float, percent: float, keep: int,
             threshold: float, allow_empty: bool, groups: str, reference: str, reference_mode: str,
-            picked: str) -> tuple[filtering.Decision, list[str]]:
+            picked: str, when_empty: str = BLOCK) -> tuple[filtering.Decision, list[str]]:
     """What is kept of the scores by the widgets, and notes; the node and its panel go by it."""
     rule, notes = filtering.Rule(criterion, z, percent, keep, threshold), []
     if criterion == filtering.PICKED:
@@ -215,7 +234,18 @@ def decided(scores: list[float], criterion: str, z: float, percent: float, keep:
         rule, notes = _with_reference(rule, reference_file.path_of(reference), scores,
                                       reference_mode == ADD)
     labels = filtering.group_labels(groups, len(scores))
-    return filtering.decide(scores, rule, labels, allow_empty), notes
+    decision, more = _not_empty(filtering.decide(scores, rule, labels, allow_empty), scores,
+                                when_empty)
+    return decision, [*notes, *more]
+
+
+def _not_empty(decision: filtering.Decision, scores: list[float],
+               when_empty: str) -> tuple[filtering.Decision, list[str]]:
+    if decision.kept or when_empty != BEST:
+        return decision, []
+    best = scores.index(min(scores))
+    return decision._replace(kept=[best], rejected=[i for i in decision.rejected if i != best]), [
+        "nothing would be kept: the lowest score is, all the same"]
 
 
 class Part(NamedTuple):
@@ -229,7 +259,7 @@ def _scores(scores, trajectories, name: str) -> tuple[list[float], list[str]]:
     """And what is to be said of them."""
     notes = []
     if scores is not None:
-        values = [float(score) for score in scores]
+        values = scores_in(scores)
     elif trajectories is not None and name == DEFAULT:
         values = [score for part in trajectories for score in default(part).values.tolist()]
     elif trajectories is not None:
@@ -286,14 +316,14 @@ def _dealt(values, sizes, owners: list[int]) -> list[Part]:
     return parts
 
 
-def _side(parts: list[Part], chosen: list[int]) -> list | ExecutionBlocker:
-    """What of a list is chosen; quietly stops what follows where that is nothing."""
+def _side(parts: list[Part], chosen: list[int], nothing) -> list | ExecutionBlocker:
+    """What of a list is chosen, or `nothing`. What was not linked quietly stops what follows."""
     wanted, found = set(chosen), []
     for value, owners in parts:
         rows = [row for row, owner in enumerate(owners) if owner in wanted]
         if rows:
             found.append(_latent_rows(value, rows) if isinstance(value, dict) else value[rows])
-    return found or ExecutionBlocker(None)
+    return found or (nothing if parts else ExecutionBlocker(None))
 
 
 def _latent_rows(latent: dict, rows: list[int]) -> dict:

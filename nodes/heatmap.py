@@ -1,5 +1,6 @@
 """Where the model was unsure, as colors over the picture and as a mask."""
 
+import hashlib
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -8,6 +9,7 @@ import comfy.model_management
 import comfy.utils
 import numpy as np
 import torch
+import torch.nn.functional as F
 from comfy_api.latest import io
 from PIL import Image, ImageDraw, ImageFont
 
@@ -16,8 +18,10 @@ from ..bayesdiff_core.checks import BayesDiffError
 from ..bayesdiff_core.scores import DOUBT, doubt_of
 from ..bayesdiff_core.smoothing import without_low_pass
 from ..bayesdiff_core.trajectory import mixed_seed
+from .files import painted_file
+from .metadata import reported
 from .pictures import viewer
-from .sockets import TRAJECTORY, latent_of
+from .sockets import TRAJECTORY, latent_of, trajectory_of
 
 VARIANCE = "variance"
 
@@ -100,6 +104,10 @@ class BayesDiffHeatmap(io.ComfyNode):
                     " found wrong places best in the bench. variance: the variance of the latent,"
                     " the posterior's where there is one. Steps before the last, and method pixel,"
                     " show the variance.")),
+                io.String.Input("painted_mask", default="", optional=True, advanced=True, tooltip=(
+                    "Masks that you painted with Edit the mask: KEY=FILE, one for each picture, in"
+                    " the place of its map's mask. Another picture gets its own mask again. Empty:"
+                    " none.")),
             ],
             outputs=[
                 io.Image.Output(display_name="overlay", tooltip=(
@@ -111,14 +119,16 @@ class BayesDiffHeatmap(io.ComfyNode):
                     " image. For Set Latent Noise Mask, Differential Diffusion and detailers.")),
             ],
             is_output_node=True,
-            search_aliases=["uncertainty", "heatmap", "variance map", "uncertainty mask"],
+            search_aliases=["uncertainty", "unsure", "heatmap", "overlay", "artifacts", "hands",
+                            "detailer mask", "inpaint mask", "variance map", "uncertainty mask"],
         )
 
     @classmethod
     def execute(cls, method, color_map, opacity, value_range, clip_percentile, step, draws,
                 remove_low_pass, seed, mask_by, mask_threshold, grow, blur, color_bar,
                 variance=None, trajectory=None, samples=None, vae=None,
-                image=None, map=DOUBT) -> io.NodeOutput:
+                image=None, map=DOUBT, painted_mask="") -> io.NodeOutput:
+        trajectory = trajectory_of(trajectory)
         source = source_of(variance, trajectory, samples, step)
         of_doubt = trajectory is not None and step == -1 and method == "fast" and map == DOUBT
         deviation = maps.deviation_map(doubt_of(trajectory) if of_doubt else source.variance)
@@ -138,12 +148,16 @@ class BayesDiffHeatmap(io.ComfyNode):
         if mask_by == "percentile":
             mask_threshold = maps.percentiles(deviation, mask_threshold, shared)
         mask = maps.uncertainty_mask(deviation, mask_threshold, grow, blur).flatten(0, 1)
+        keys = keys_of(source, len(mask))
+        mask, painted = with_painted(mask, keys, painted_mask)
         heatmap = with_color_bars(colors, ends, color_map) if color_bar else colors
         kind = "pixel" if method == "pixel" else DOUBT if of_doubt else \
             "uncertainty" if trajectory is None else viewer.kind_of(trajectory)
         shown = viewer.shown(viewer.of_heatmap, image, deviation, trajectory, color_map, kind,
-                             clip_percentile, shared)
-        return io.NodeOutput(overlay, heatmap, mask, ui={"bayesdiff": [shown]})
+                             clip_percentile, shared, viewer.Masks(mask, keys, painted))
+        report = {"map": kind, "masked": mask.flatten(1).mean(1).tolist(),
+                  "colors": [list(pair) for pair in zip(*(end.tolist() for end in ends))]}
+        return io.NodeOutput(overlay, heatmap, mask, ui={"bayesdiff": [shown], **reported(report)})
 
 
 class Source(NamedTuple):
@@ -174,6 +188,28 @@ def source_of(variance, trajectory, samples, step: int) -> Source:
                              " one sampler.")
     return Source(variance, mean, mean,
                   lambda count, seed: independent_draws(variance, count, seed))
+
+
+def keys_of(source: Source, count: int) -> list[str]:
+    """A name for each picture, or frame of a video, by which a painted mask knows it again."""
+    latents = source.variance if source.result is None else source.result
+    names = [hashlib.blake2b(one.contiguous().float().cpu().numpy().tobytes(),
+                             digest_size=6).hexdigest() for one in latents]
+    each = count // len(names)
+    return [name if each == 1 else f"{name}.{frame}" for name in names for frame in range(each)]
+
+
+def with_painted(mask: torch.Tensor, keys: list[str],
+                 text: str) -> tuple[torch.Tensor, list[bool]]:
+    """Masks with those in place of them that were painted by hand, and of which it is so."""
+    files = painted_file.by_picture(text)
+    rows = list(mask)
+    for row, key in enumerate(keys):
+        if key in files:
+            painted = painted_file.read(files[key]).to(mask)
+            rows[row] = F.interpolate(painted[None, None], mask.shape[-2:], mode="bilinear",
+                                      antialias=True)[0, 0]
+    return torch.stack(rows), [key in files for key in keys]
 
 
 def independent_draws(variance: torch.Tensor, count: int, seed: int) -> torch.Tensor:

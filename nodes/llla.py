@@ -13,8 +13,9 @@ from ..bayesdiff_core.posterior import STRUCTURES
 from .files import llla_file
 from .files.names import check_inside, save_path, state
 from .host import fit as data_loop
+from .metadata import reported
 from .pictures.level_plot import level_plot
-from .sockets import LLLA, single
+from .sockets import LLLA, llla_of, single
 from .version import PACK_VERSION
 
 FOLDER = "llla"
@@ -117,7 +118,7 @@ class BayesDiffLLLAFit(io.ComfyNode):
         model, = single("model", model)
         settings = data_loop.Settings(structure[0], num_latents[0], timesteps[0], empty_share[0],
                                       seed[0], part[0], parts[0])
-        earlier = posterior[0] if posterior else None
+        earlier = llla_of(posterior)
         data_loop.check(model, settings, earlier)
         examples, source = _examples(model, positive, latents, images, vae and vae[0], size[0],
                                      settings)
@@ -158,9 +159,10 @@ class BayesDiffLLLASave(io.ComfyNode):
         place = _output_folder() if folder == "output" else \
             Path(folder_paths.get_folder_paths(FOLDER)[0])
         path = save_path(place, filename_prefix, overwrite)
-        llla_file.write(posterior, path)
+        llla_file.write(llla_of(posterior), path)
         name = path.name if folder == "models" else OUTPUT + path.name
-        return io.NodeOutput(name, ui=ui.PreviewText(f"saved as {name}"))
+        return io.NodeOutput(name, ui={**ui.PreviewText(f"saved as {name}").as_dict(),
+                                       **reported({"file": name})})
 
 
 class BayesDiffLLLALoad(io.ComfyNode):
@@ -235,10 +237,16 @@ def _examples(model, positive, latents, images, vae, size, settings):
 def _info(cls, llla: Llla, warning: str | None = None) -> dict:
     """What a node shows: text, a plot, and the plotted numbers for the browser."""
     levels = predictive_sd_by_level(llla)
+    shown = [{"sigma": level.sigma, "variance": level.variance} for level in levels]
     text = "\n".join([*([warning] if warning else []), *describe(llla)])
     return {**ui.PreviewText(text).as_dict(),
             **ui.PreviewImage(level_plot(levels), cls=cls).as_dict(),
-            "bayesdiff": [{"sigma": level.sigma, "variance": level.variance} for level in levels]}
+            "bayesdiff": shown, **reported({
+                "family": llla.about.family, "layer": llla.about.layer,
+                "latents": llla.about.latents, "structure": llla.structure, "prior": llla.prior,
+                "prior_precision": llla.posterior.prior_precision,
+                "temperature": llla.temperature, "levels": shown,
+                "notes": [warning] if warning else []})}
 
 
 def _output_folder() -> Path:

@@ -5,6 +5,7 @@ from comfy_api.latest import io, ui
 from ..bayesdiff_core.checks import BayesDiffError
 from .host.network.last_layers import last_layer_of
 from .host.network.parameterization import prediction_kind
+from .metadata import reported
 
 
 class BayesDiffModelInfo(io.ComfyNode):
@@ -27,7 +28,8 @@ class BayesDiffModelInfo(io.ComfyNode):
     @classmethod
     def execute(cls, model) -> io.NodeOutput:
         text = report(model)
-        return io.NodeOutput(text, ui=ui.PreviewText(text))
+        return io.NodeOutput(text, ui={**ui.PreviewText(text).as_dict(),
+                                       **reported({"facts": text.split("\n")})})
 
 
 def report(model) -> str:

@@ -1,7 +1,5 @@
 """Draws the doubtful parts of a picture again, several times, and keeps the surest try."""
 
-import json
-
 import torch
 from comfy_api.latest import io, ui
 
@@ -9,7 +7,7 @@ from ..bayesdiff_core import doubt, evidence
 from ..bayesdiff_core.checks import BayesDiffError
 from .host.run import sampling
 from .host.run.by_mode import Options
-from .metadata import reported
+from .metadata import ANSWERS_FROM_CACHE, as_text, reported
 from .samplers import ksampler_inputs, observer_for
 
 
@@ -44,6 +42,7 @@ class BayesDiffRepair(io.ComfyNode):
                     "JSON: every try's doubt of every image, the one that was kept, calls.")),
             ],
             search_aliases=["repair", "fix", "inpaint", "detailer", "hands", "artifacts", "mend"],
+            **ANSWERS_FROM_CACHE,
         )
 
     @classmethod
@@ -65,7 +64,7 @@ class BayesDiffRepair(io.ComfyNode):
                   "seeds": [(seed + place) % 2**64 for place in number.tolist()], "calls": calls,
                   "notes": list(dict.fromkeys(notes))}
         best = {key: value for key, value in best.items() if key != "noise_mask"}
-        return io.NodeOutput(best, report["scores"], json.dumps(report),
+        return io.NodeOutput(best, report["scores"], as_text(report),
                              ui={**ui.PreviewText(_text(report)).as_dict(), **reported(report)})
 
 

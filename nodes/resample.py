@@ -1,7 +1,5 @@
 """Resample From Timestep: other endings of a trajectory."""
 
-import json
-
 from comfy_api.latest import io, ui
 
 from ..bayesdiff_core import checks
@@ -10,7 +8,8 @@ from ..bayesdiff_core.resampling import UNITS, step_to_leave
 from .host.run import states
 from .host.run.recipes import NOTHING_KNOWN, Links
 from .host.run.variations import Move, resampled
-from .sockets import TRAJECTORY
+from .metadata import ANSWERS_FROM_CACHE, as_text, reported
+from .sockets import TRAJECTORY, trajectory_of
 
 DRAWS = ["deviations", "gaussian"]
 
@@ -97,6 +96,7 @@ class BayesDiffResample(io.ComfyNode):
                                          " notes."),
             ],
             search_aliases=["variations", "resample", "branch", "subseed", "uncertainty"],
+            **ANSWERS_FROM_CACHE,
         )
 
     @classmethod
@@ -104,6 +104,7 @@ class BayesDiffResample(io.ComfyNode):
                 mask=None, positive=None, negative=None, model=None, mean=None, variance=None,
                 guider=None, sampler=None, sigmas=None, cfg=0.0) -> io.NodeOutput:
         checks.at_least("count", count, 1)
+        trajectory = trajectory_of(trajectory)
         links = Links(guider, model, positive, negative, cfg, sampler)
         latents = {"mean": mean, "variance": variance, "sigmas": sigmas}
         _check_source(trajectory, latents, mask)
@@ -122,7 +123,8 @@ class BayesDiffResample(io.ComfyNode):
         text = "\n".join([f"from {'mean and variance' if from_latents else f'step {step}'} (sigma"
                           f" {sigma:.4g}, {left} steps left), {found.calls} calls",
                           f"rms offset: {', '.join(f'{rms:.4g}' for rms in found.rms)}", *notes])
-        return io.NodeOutput(found.latent, json.dumps(report), ui=ui.PreviewText(text))
+        return io.NodeOutput(found.latent, as_text(report),
+                             ui={**ui.PreviewText(text).as_dict(), **reported(report)})
 
 
 def _check_source(trajectory, latents: dict, mask) -> None:

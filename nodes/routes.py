@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from ..bayesdiff_core import filtering
 from ..bayesdiff_core.checks import BayesDiffError
-from .filter import decided, told_of
+from .filter import BLOCK, decided, told_of
 from .host import waiting, web
 from .host.run.by_mode import PAPER_RULES, Options
 from .host.run.cost import cost
@@ -13,7 +13,7 @@ MOST_SCORES = 4096  # that are decided on for the browser; the node itself takes
 MOST = 1e100  # of a number: its square can still be summed
 FILTER_WIDGETS = {"criterion": str, "z": float, "percent": float, "keep": int, "threshold": float,
                   "allow_empty": bool, "groups": str, "reference": str, "reference_mode": str,
-                  "picked": str}
+                  "picked": str, "when_empty": str}
 
 
 def add() -> None:
@@ -60,6 +60,7 @@ def decision_on(given: Mapping) -> dict:
                                  " expected: run the node to see what it keeps.")
         scores = [_number(f"score {place}", score, float) for place, score in enumerate(scores, 1)]
         filtering.check_scores(scores)
+        given = {"when_empty": BLOCK, **given}  # a page from before an update does not send it
         widgets = {name: _checked(name, given, kind) for name, kind in FILTER_WIDGETS.items()}
         decision, notes = decided(scores, **widgets)
     except BayesDiffError as error:

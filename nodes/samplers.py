@@ -1,7 +1,5 @@
 """The samplers: the stock picture, and beside it where and how much the model was unsure."""
 
-import json
-
 import comfy.samplers
 from comfy_api.latest import io, ui
 
@@ -11,14 +9,15 @@ from ..bayesdiff_core.checks import BayesDiffError
 from ..bayesdiff_core.deviations import NOISE_MODELS
 from ..bayesdiff_core.evidence import FULL, QUICK
 from ..bayesdiff_core.trajectory import mixed_seed
+from .host import live
 from .host.run import by_mode, sampling
 from .host.run.by_mode import MODES, PAPER_RULES, Options, Taken
-from .host.run.sampling import Observation
-from .metadata import reported
+from .host.run.sampling import Forming, Observation, Observer
+from .metadata import ANSWERS_FROM_CACHE, HIDDEN, as_text, reported, workflow_of
 from .pictures import viewer
-from .sockets import LLLA, TRAJECTORY
+from .sockets import LLLA, TRAJECTORY, llla_of
 
-ALIASES = ["uncertainty", "variance", "confidence", "bayesian", "ksampler"]
+ALIASES = ["uncertainty", "unsure", "variance", "confidence", "bayesian", "ksampler"]
 
 
 class BayesDiffKSampler(io.ComfyNode):
@@ -40,17 +39,21 @@ class BayesDiffKSampler(io.ComfyNode):
                 *_inputs(),
             ],
             outputs=outputs(),
+            hidden=list(HIDDEN),
             search_aliases=ALIASES,
+            **ANSWERS_FROM_CACHE,
         )
 
     @classmethod
     def execute(cls, model, seed, steps, cfg, sampler_name, scheduler, positive, negative,
                 latent_image, denoise, posterior=None, **widgets) -> io.NodeOutput:
         options = Options(**widgets)
+        posterior = llla_of(posterior)
         mode = by_mode.taken(options.mode, posterior, sampler_name)
         observer = observer_for(mode.mode, model, posterior, latent_image, options)
-        latent, seen = sampling.sample(model, observer, seed, steps, cfg, sampler_name, scheduler,
-                                       positive, negative, latent_image, denoise)
+        latent, seen = sampling.sample(model, watched(observer, cls), seed, steps, cfg,
+                                       sampler_name, scheduler, positive, negative, latent_image,
+                                       denoise)
         return results(latent, latent_image, seen, mode, posterior)
 
 
@@ -74,17 +77,20 @@ class BayesDiffSamplerCustom(io.ComfyNode):
                 *_inputs(),
             ],
             outputs=outputs(),
+            hidden=list(HIDDEN),
             search_aliases=ALIASES,
+            **ANSWERS_FROM_CACHE,
         )
 
     @classmethod
     def execute(cls, noise, guider, sampler, sigmas, latent_image, posterior=None,
                 **widgets) -> io.NodeOutput:
         options = Options(**widgets)
+        posterior = llla_of(posterior)
         mode = by_mode.taken(options.mode, posterior, sampler, guider)
         observer = observer_for(mode.mode, guider.model_patcher, posterior, latent_image, options)
-        latent, seen = sampling.sample_guider(guider, observer, noise, sampler, sigmas,
-                                              latent_image)
+        latent, seen = sampling.sample_guider(guider, watched(observer, cls), noise, sampler,
+                                              sigmas, latent_image)
         return results(latent, latent_image, seen, mode, posterior)
 
 
@@ -210,6 +216,19 @@ def observer_for(mode: str, model, posterior, latent: dict, options: Options):
     return by_mode.observer(mode, model, posterior, seeds, options)
 
 
+def watched(observer: Observer, node) -> Observer:
+    """By the page that asked for the run, if one did."""
+    tell = live.listener("bayesdiff.forms", workflow_of(node))
+    if tell is None:
+        return observer
+
+    def watch(forming: Forming) -> None:
+        if told := viewer.shown(viewer.of_forming, forming):
+            tell(told)
+
+    return observer._replace(watch=watch)
+
+
 def results(latent: dict, latent_image: dict, seen: Observation, mode: Taken,
             posterior) -> io.NodeOutput:
     trajectory = sampling.with_latents(seen.trajectory, latent_image, latent)
@@ -245,7 +264,7 @@ def results(latent: dict, latent_image: dict, seen: Observation, mode: Taken,
     mean = latent["samples"] if mode.mode != "paper" else \
         trajectory.latent_mean().to(latent["samples"])
     return io.NodeOutput(latent, {**latent, "samples": variance.to(latent["samples"])},
-                         trajectory, scores, json.dumps(report), {**latent, "samples": mean},
+                         trajectory, scores, as_text(report), {**latent, "samples": mean},
                          ui={**ui.PreviewText("\n".join([*lines, *notes])).as_dict(),
                              "bayesdiff": [shown], **reported(report)})
 

@@ -1,13 +1,11 @@
 """One score per image from the image alone, by what a model makes of it with noise on it again."""
 
-import json
-
 from comfy_api.latest import io, ui
 
 from ..bayesdiff_core import doubt, evidence
 from ..bayesdiff_core.checks import BayesDiffError
 from .host import rescore
-from .metadata import reported
+from .metadata import as_text, reported
 from .sockets import single
 
 MEASURES = ("noise is put on the finished picture again and the model takes it off: how far the"
@@ -92,7 +90,7 @@ class BayesDiffScoreImage(io.ComfyNode):
                   "weights": doubt.VARIANTS[found[0].variant],
                   "calls": chosen.calls * len(latents),
                   "notes": list(dict.fromkeys(note for one in seen for note in one.notes))}
-        return io.NodeOutput(report["scores"], variances, json.dumps(report), latents,
+        return io.NodeOutput(report["scores"], variances, as_text(report), latents,
                              ui={**ui.PreviewText(_text(report)).as_dict(), **reported(report)})
 
 

@@ -1,7 +1,5 @@
 """One score per image from a variance or a trajectory."""
 
-import json
-
 import torch
 from comfy_api.latest import io, ui
 from comfy_execution.graph_utils import ExecutionBlocker
@@ -11,7 +9,7 @@ from ..bayesdiff_core import taught
 from ..bayesdiff_core.checks import BayesDiffError
 from . import metadata
 from .files import taught_file
-from .sockets import TRAJECTORY, latent_of
+from .sockets import TRAJECTORY, flat, latent_of, trajectories_of
 
 MISSING = {core.IN_MASK: "a mask", **dict.fromkeys(
     (core.DOUBT, core.TRAJECTORY, core.RELATIVE), "a trajectory")}
@@ -64,8 +62,8 @@ class BayesDiffScore(io.ComfyNode):
             hidden=list(metadata.HIDDEN),
             is_output_node=True,
             is_input_list=True,
-            search_aliases=["uncertainty", "quality score", "variance", "trajectory variance",
-                            "confidence"],
+            search_aliases=["uncertainty", "quality score", "sort images", "variance",
+                            "trajectory variance", "confidence"],
         )
 
     @classmethod
@@ -86,7 +84,8 @@ class BayesDiffScore(io.ComfyNode):
         if not saved:
             lines.append("saved images will not carry the scores: the prompt came without a"
                          " workflow (extra_pnginfo)")
-        return io.NodeOutput(found[name], json.dumps(report), images or ExecutionBlocker(None),
+        return io.NodeOutput(found[name], metadata.as_text(report),
+                             images or ExecutionBlocker(None),
                              ui={**ui.PreviewText("\n".join(lines)).as_dict(),
                                  **metadata.reported(report)})
 
@@ -117,6 +116,8 @@ def with_taught(name: str, found: dict[str, list[float]], trajectories: list | N
 def scores_of(variances: list[dict] | None, trajectories: list | None,
               masks: list[torch.Tensor] | None) -> dict[str, list[float]]:
     """Every score that the inputs allow, by name, over all entries of a list."""
+    trajectories = None if trajectories is None else trajectories_of(trajectories)
+    variances = None if variances is None else list(flat(variances))
     parts = trajectories if trajectories is not None else variances
     if not parts:
         raise BayesDiffError("neither a variance nor a trajectory is linked, or the list is empty;"

@@ -1,7 +1,5 @@
 """Whether a score agrees with its user, and one that learns to."""
 
-import json
-
 from comfy_api.latest import io, ui
 
 from ..bayesdiff_core import taught
@@ -10,8 +8,9 @@ from ..bayesdiff_core.filtering import check_scores, indices_of
 from ..bayesdiff_core.scores import DEFAULT
 from ..bayesdiff_core.selfcheck import self_check
 from .files import taught_file
+from .metadata import as_text, reported
 from .scores import scores_of
-from .sockets import TRAJECTORY
+from .sockets import TRAJECTORY, scores_in
 
 CHECK, ADD = "only check", "add"
 
@@ -96,15 +95,16 @@ class BayesDiffSelfCheck(io.ComfyNode):
             learned = taught.learn(runs)
             report = {**report, "taught": {"name": path.stem, **learned._asdict()}}
             lines += ["", *_told_of(learned, path.stem, len(runs))]
-        return io.NodeOutput(json.dumps(report), report["auroc"],
-                             ui=ui.PreviewText("\n".join(lines)))
+        return io.NodeOutput(as_text(report), report["auroc"],
+                             ui={**ui.PreviewText("\n".join(lines)).as_dict(),
+                                 **reported(report)})
 
 
 def _values(scores, found: dict[str, list[float]]) -> list[float]:
     if scores is None and not found:
         raise BayesDiffError("neither scores nor a trajectory are linked, one of them was expected:"
                              " link an output of a BayesDiff sampler or of Uncertainty Score.")
-    values = found[DEFAULT] if scores is None else [float(score) for score in scores]
+    values = found[DEFAULT] if scores is None else scores_in(scores)
     check_scores(values)
     images = len(found[DEFAULT]) if found else len(values)
     if images != len(values):

@@ -8,7 +8,8 @@ from ..bayesdiff_core.trajectory import Trajectory, parts_of
 from .files import trajectory_file
 from .files.names import save_path, state
 from .host.run import recipes, states
-from .sockets import TRAJECTORY
+from .metadata import ANSWERS_FROM_CACHE, reported
+from .sockets import TRAJECTORY, trajectory_of
 
 
 class BayesDiffTrajectoryAtStep(io.ComfyNode):
@@ -47,17 +48,20 @@ class BayesDiffTrajectoryAtStep(io.ComfyNode):
                                         " same bits."),
             ],
             search_aliases=["split", "state", "mean", "variance", "continue", "uncertainty"],
+            **ANSWERS_FROM_CACHE,
         )
 
     @classmethod
     def execute(cls, trajectory, step, fraction) -> io.NodeOutput:
+        trajectory = trajectory_of(trajectory)
         step = chosen_step(trajectory, step, fraction)
         found = states.latent_state(trajectory, step)
         sigmas = trajectory.sigmas[step:].clone()
         text = (f"step {step} of {len(trajectory.sigmas) - 1}, sigma {float(sigmas[0]):.4g},"
                 f" {len(sigmas) - 1} steps left")
+        report = {"step": step, "sigma": float(sigmas[0]), "steps_left": len(sigmas) - 1}
         return io.NodeOutput(found.mean, found.variance, float(sigmas[0]), sigmas, found.noise,
-                             ui=ui.PreviewText(text))
+                             ui={**ui.PreviewText(text).as_dict(), **reported(report)})
 
 
 class BayesDiffTrajectorySave(io.ComfyNode):
@@ -88,8 +92,10 @@ class BayesDiffTrajectorySave(io.ComfyNode):
     @classmethod
     def execute(cls, trajectory, filename_prefix, overwrite) -> io.NodeOutput:
         path = save_path(trajectory_file.folder(), filename_prefix, overwrite)
+        trajectory = trajectory_of(trajectory)
         trajectory_file.write(trajectory, *recipes.packed(trajectory), path)
-        return io.NodeOutput(path.name, ui=ui.PreviewText(f"saved as {path.name}"))
+        return io.NodeOutput(path.name, ui={**ui.PreviewText(f"saved as {path.name}").as_dict(),
+                                            **reported({"file": path.name})})
 
 
 class BayesDiffTrajectoryLoad(io.ComfyNode):
@@ -124,7 +130,10 @@ class BayesDiffTrajectoryLoad(io.ComfyNode):
             raise BayesDiffError(f"{file[:120]} is not in output/{trajectory_file.FOLDER}: refresh"
                                  " the list and choose another, or save one.")
         trajectory = recipes.unpacked(*trajectory_file.read(path))
-        return io.NodeOutput(trajectory, ui=ui.PreviewText("\n".join(_told(trajectory))))
+        report = {"images": trajectory.mean.shape[1], "steps": len(trajectory.sigmas) - 1,
+                  "kept_steps": trajectory.steps.tolist()}
+        return io.NodeOutput(trajectory, ui={
+            **ui.PreviewText("\n".join(_told(trajectory))).as_dict(), **reported(report)})
 
 
 def _told(trajectory: Trajectory) -> list[str]:

@@ -1,10 +1,10 @@
-"""The demo model: a small class-conditional U-Net that draws emoji, as a real MODEL of the host.
+"""The demo model: a small class-conditional U-Net, as a real MODEL of the host.
 
-A picture of 32 x 32 pixels is a latent of 12 channels on a 16 x 16 grid: four times cheaper to
-train and to run than pixels one by one, and nothing is lost. A position holds, of each color, the
-mean of its 2 x 2 pixels and their three differences. The pixels themselves would do, but their
-differences are small beside the mean: as channels of their own they are drawn as carefully, which
-leaves no dot texture.
+A picture of 64 x 64 pixels is a latent of 48 channels on a 16 x 16 grid: sixteen times cheaper to
+train and to run than pixels one by one, and nothing is lost. Of each color, 2 x 2 pixels become
+their mean and three differences, and 2 x 2 of these the same again. The pixels themselves would
+do, but their differences are small beside the mean: as channels of their own they are drawn as
+carefully, which leaves no dot texture.
 A class is a vector of the file; it enters as `pooled_output` and as the one token of the prompt.
 "No class", for guidance, is zeros: what the stock ConditioningZeroOut makes of any class.
 """
@@ -18,6 +18,7 @@ import comfy.latent_formats
 import comfy.model_base
 import comfy.model_management
 import comfy.model_patcher
+import comfy.ops
 import comfy.sd
 import comfy.supported_models_base
 import torch
@@ -26,8 +27,10 @@ from safetensors import SafetensorError, safe_open
 
 from ...bayesdiff_core.checks import BayesDiffError
 
-PATCH = 2  # pixels of a latent position, along each axis
+LEVELS = 2  # how often 2 x 2 are packed into one
+PATCH = 2**LEVELS  # pixels of a latent position, along each axis
 CHANNELS = 3 * PATCH**2
+GROUPS = 4  # of channels that are normalized together
 CLASS_WIDTH = 64
 CLASS_KEY = "class_vectors"  # in the file, beside the network's own keys
 ABOUT_KEY = "bayesdiff_demo"  # in its header
@@ -43,9 +46,19 @@ class PixelPatches(comfy.latent_formats.LatentFormat):
                                    for channel in range(CHANNELS)]
 
 
+class FewGroups(comfy.ops.manual_cast):
+    """The host normalizes 32 groups of channels, in a network this narrow two channels each: no
+    magnitude would come through, and the network would paint a bright spot to tell one."""
+
+    class GroupNorm(comfy.ops.manual_cast.GroupNorm):
+        def __init__(self, num_groups, num_channels, **kwargs):
+            super().__init__(GROUPS, num_channels, **kwargs)
+
+
 class DemoConfig(comfy.supported_models_base.BASE):
     unet_extra_config = {}
     latent_format = PixelPatches
+    custom_operations = FewGroups
 
 
 class DemoNetwork(comfy.model_base.BaseModel):
@@ -55,22 +68,31 @@ class DemoNetwork(comfy.model_base.BaseModel):
 
 
 class PatchVAE(torch.nn.Module):
-    """Pixels to patches and back: the mean of the four, then left-right, top-bottom, diagonal."""
+    """Pixels to patches and back: the mean of four, then left-right, top-bottom, diagonal."""
 
     # Rows are orthogonal and of length two: the way back is the transpose over four.
     SIGNS = torch.tensor([[1., 1., 1., 1.], [1., -1., 1., -1.], [1., 1., -1., -1.],
                           [1., -1., -1., 1.]])
-    SCALE = torch.tensor([0.25, 1., 1., 2.])  # about as wide as one another on drawings
+    # Of what the second packing makes (columns) of each channel of the first (rows): on drawings
+    # all are then about as wide as one another, the finest a little less.
+    SCALE = torch.tensor([[1 / 16, 1 / 4, 1 / 4, 1 / 2], [1 / 2] * 4, [1 / 2] * 4, [1.] * 4])
 
-    def encode(self, pixels):
-        patches = F.pixel_unshuffle(pixels, PATCH).unflatten(1, (3, PATCH**2))
-        mix = (self.SCALE[:, None] * self.SIGNS).to(patches)
-        return torch.einsum("ij,bcjhw->bcihw", mix, patches).flatten(1, 2)
+    def encode(self, latent):
+        for _ in range(LEVELS):
+            patches = F.pixel_unshuffle(latent, 2).unflatten(1, (-1, 4))
+            latent = torch.einsum("ij,bcjhw->bcihw", self.SIGNS.to(latent), patches).flatten(1, 2)
+        return latent * self._scale(latent)
 
     def decode(self, latent):
-        mix = (self.SIGNS.T / (4 * self.SCALE)).to(latent)
-        patches = torch.einsum("ij,bcjhw->bcihw", mix, latent.unflatten(1, (3, PATCH**2)))
-        return F.pixel_shuffle(patches.flatten(1, 2), PATCH)
+        latent = latent / self._scale(latent)
+        for _ in range(LEVELS):
+            patches = latent.unflatten(1, (-1, 4))
+            patches = torch.einsum("ji,bcjhw->bcihw", self.SIGNS.to(latent) / 4, patches)
+            latent = F.pixel_shuffle(patches.flatten(1, 2), 2)
+        return latent
+
+    def _scale(self, latent):
+        return self.SCALE.to(latent).flatten().repeat(3)[:, None, None]
 
 
 def network(unet: dict) -> DemoNetwork:

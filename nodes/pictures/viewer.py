@@ -8,6 +8,7 @@ import contextlib
 import logging
 import secrets
 from pathlib import Path
+from typing import NamedTuple
 
 import folder_paths
 import torch
@@ -19,10 +20,12 @@ from ...bayesdiff_core.doubt import NAME as DOUBT
 from ...bayesdiff_core.scores import doubt_of
 from ...bayesdiff_core.trajectory import Trajectory
 from ..host.preview import latent_format_of, pictures
+from ..host.run.sampling import Forming
 
 FOLDER = "bayesdiff"  # in the temporary folder
 MOST_FILES = 2000  # there: the host clears it only when it starts
 MOST_IMAGES = 64  # of a run
+MOST_FORMING = 16  # while it goes on
 STEP_SIDE, RESULT_SIDE, THUMB_SIDE = 192, 512, 256  # pixels of a frame, at most
 CLIP_PERCENTILE = 99.0
 COLORS = 64
@@ -52,14 +55,45 @@ def of_trajectory(trajectory: Trajectory) -> dict | None:
                    kind_of(trajectory))
 
 
+def of_forming(forming: Forming) -> dict | None:
+    """One step as it comes: a sheet with a column for each image; None for what is no picture, or
+    not finite, which the run's own checks will tell of."""
+    if forming.denoised.ndim not in (4, 5) or not forming.variance.isfinite().all():
+        return None
+    count = len(forming.denoised)
+    first = forming._replace(**{name: getattr(forming, name)[:MOST_FORMING]
+                                for name in ("denoised", "variance")})
+    drawn = pictures(first.latent_format, first.denoised)
+    frames, deviations = (
+        _fitted(part.flatten(0, 1), STEP_SIDE)[None, :MOST_FORMING]
+        for part in (drawn, _like(drawn, first.variance * first.scale.square()).unsqueeze(-1)))
+    shown = frames.shape[1]
+    sheet, = _sheets(frames, deviations[..., 0], [forming.step] * shown,
+                     [float(forming.sigmas[forming.step])] * shown)
+    kind = _kind(forming.variance, forming.tail)
+    left_out = count * drawn.shape[1] - shown
+    return {**_viewer([], 0, maps.GLOW, kind, kind), "sheet": sheet, "left_out": left_out,
+            "step": forming.step, "steps": len(forming.sigmas) - 1}
+
+
 def kind_of(trajectory: Trajectory) -> str:
     """What its variance tells, a word of web/words.js."""
-    free = torch.equal(trajectory.variance[-1], trajectory.tail[-1])
-    return "change" if free else "uncertainty"
+    return _kind(trajectory.variance[-1], trajectory.tail[-1])
+
+
+def _kind(variance: torch.Tensor, tail: torch.Tensor) -> str:
+    return "change" if torch.equal(variance, tail) else "uncertainty"
+
+
+class Masks(NamedTuple):
+    mask: torch.Tensor  # N x H x W, in 0..1
+    keys: list[str]  # names of their pictures
+    painted: list[bool]  # by hand
 
 
 def of_heatmap(image: torch.Tensor | None, deviation: torch.Tensor, trajectory: Trajectory | None,
-               color_map: str, kind: str, clip_percentile: float, shared: bool) -> dict:
+               color_map: str, kind: str, clip_percentile: float, shared: bool,
+               masks: Masks) -> dict:
     """The result's map over its picture, which may be missing, at most RESULT_SIDE pixels wide and
     high; and the steps that led there, where a trajectory is known. kind: what the map tells, a
     word of web/words.js."""
@@ -72,7 +106,12 @@ def of_heatmap(image: torch.Tensor | None, deviation: torch.Tensor, trajectory: 
         clip = 0 if shared else number // frames
         sheet["frames"][0] |= {"low": float(ends.low[clip]), "high": float(ends.high[clip]),
                                "blank": image is None}
-    entries = [{"result": sheet} for sheet in results]
+    mask = _fitted(masks.mask.unsqueeze(-1), RESULT_SIDE)[:MOST_IMAGES]
+    # As the MaskEditor has it: what is masked is transparent.
+    to_paint = _saved(torch.cat([drawn[:MOST_IMAGES].cpu(), 1 - mask.cpu()], dim=-1))
+    entries = [{"result": sheet, "mask": {"file": file, "key": key, "painted": painted}}
+               for sheet, file, key, painted
+               in zip(results, to_paint, masks.keys, masks.painted)]
     if trajectory is not None:
         steps = of_trajectory(trajectory)["images"]
         each = trajectory.mean.shape[3] if trajectory.mean.ndim == 6 else 1  # latent frames
@@ -113,16 +152,23 @@ def _step_frames(trajectory: Trajectory) -> tuple[torch.Tensor, torch.Tensor]:
         latent = trajectory.mean / torch.hypot(levels, torch.ones_like(levels))
     drawn = pictures(latent_format_of(trajectory), latent.flatten(0, 1))
     variance = (trajectory.variance * trajectory.scale.square()).flatten(0, 1)
-    deviations = maps.deviation_map(variance)
-    deviations[-len(trajectory.seeds):] = maps.deviation_map(doubt_of(trajectory))
-    if deviations.shape != drawn.shape[:-1]:  # a network draws more pixels than the latent has
-        deviations = F.interpolate(deviations, drawn.shape[2:4], mode="bilinear")
+    variance[-len(trajectory.seeds):] = doubt_of(trajectory)
+    deviations = _like(drawn, variance)
 
     def dealt(frames):
         small = _fitted(frames.flatten(0, 1), STEP_SIDE).unflatten(0, frames.shape[:2])
         return small.unflatten(0, (kept, -1)).flatten(1, 2).transpose(0, 1)
 
     return dealt(drawn), dealt(deviations.unsqueeze(-1))[..., 0]
+
+
+def _like(drawn: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
+    """The map of a variance, at the pictures' size: a network draws more pixels than a latent has.
+    """
+    deviations = maps.deviation_map(variance)
+    if deviations.shape == drawn.shape[:-1]:
+        return deviations
+    return F.interpolate(deviations, drawn.shape[2:4], mode="bilinear")
 
 
 def _sheets(pictures: torch.Tensor, deviations: torch.Tensor, steps: list[int] = (-1,),

@@ -119,7 +119,7 @@ def test_joined_trajectories_come_apart_as_they_were():
     assert both.mean.shape[1] == 12 and both.seeds.tolist()[:6] == [7, 8, 9, 17, 18, 19]
     assert both.recipe == (Part("first", 3), Part("second", 3), Part("second", 3), Part("first", 3))
     for part, original in zip(parts_of(both), (one, two, two, one), strict=True):
-        for found, expected in zip(part, original):
+        for found, expected in zip(part._asdict().values(), original._asdict().values()):
             assert torch.equal(found, expected) if isinstance(found, torch.Tensor) else \
                 found == expected
     assert both.draws(4, 2, 1).shape == (2, 12, 2, 4, 4)
@@ -187,6 +187,19 @@ def test_continuous_terms_depend_on_the_unit_of_time():
 def test_bad_input_is_refused_by_name(refused, words):
     with pytest.raises(BayesDiffError, match=words):
         refused()
+
+
+def test_of_a_long_run_no_more_than_20_estimates_are_kept_and_the_newest_is_one_of_them():
+    estimates = torch.randn(240, 2, 3, generator=torch.Generator().manual_seed(0)).cumsum(0)
+    tail = TrajectoryVariance(steps=240)
+    for one in estimates:
+        tail.add(one)
+        tail.add(one, again=True)  # told twice, counted once
+        assert len(tail._window) <= 20 and tail.last is one
+    # 40 % are 96 steps, of which every fifth is kept
+    torch.testing.assert_close(tail.over(), estimates[149::5].var(0, unbiased=False))
+    apart = tail.over() / estimates[-96:].var(0, unbiased=False) - 1
+    assert apart.abs().max() < 0.15
 
 
 def test_part_way_the_last_steps_are_counted_by_the_whole_run():

@@ -21,17 +21,17 @@ def prompt(pack, name):
 
 @pytest.fixture
 def drawing(pack, demo):
-    """What every sampler takes; the empty latent is the stock node's for 32 x 32 pixels."""
+    """What every sampler takes; the empty latent is the stock node's for 64 x 64 pixels."""
     return {"model": demo[0], "positive": prompt(pack, "smiley"),
             "negative": prompt(pack, "nothing"),
-            "latent_image": host_nodes.EmptyLatentImage().generate(32, 32, 2)[0], **STEPS}
+            "latent_image": host_nodes.EmptyLatentImage().generate(64, 64, 2)[0], **STEPS}
 
 
 def test_stock_ksampler_draws_and_the_vae_decodes(demo, drawing):
     latent, = host_nodes.KSampler().sample(**drawing)
-    assert latent["samples"].shape == (2, 12, 16, 16)
+    assert latent["samples"].shape == (2, 48, 16, 16)
     images, = host_nodes.VAEDecode().decode(demo[1], latent)
-    assert images.shape == (2, 32, 32, 3) and 0 <= images.min() < images.max() <= 1
+    assert images.shape == (2, 64, 64, 3) and 0 <= images.min() < images.max() <= 1
 
 
 def test_our_sampler_gives_the_stock_picture_with_the_posterior_that_ships(pack, demo, drawing):
@@ -70,7 +70,7 @@ def test_prompts_are_the_classes_of_the_file_and_nothing(pack):
     assert pack.demo_model.class_names(pack.demo.MODEL_FILE) == pack.demo.CLASSES
     tokens = [prompt(pack, each)[0][0] for each in name.options]
     assert len(torch.unique(torch.cat(tokens), dim=0)) == len(name.options)
-    zeroed, = host_nodes.ConditioningZeroOut().zero_out(prompt(pack, "moon"))
+    zeroed, = host_nodes.ConditioningZeroOut().zero_out(prompt(pack, "clock"))
     (token, extra), = prompt(pack, "nothing")
     assert torch.equal(zeroed[0][0], token)
     assert torch.equal(zeroed[0][1]["pooled_output"], extra["pooled_output"])
@@ -83,7 +83,7 @@ def test_missing_or_broken_file_is_told_in_words_and_the_classes_are_still_offer
     if content:
         file.write_bytes(content)
     monkeypatch.setattr(pack.demo, "MODEL_FILE", file)
-    for run in (pack.demo.BayesDiffDemoModel.execute, lambda: prompt(pack, "moon")):
+    for run in (pack.demo.BayesDiffDemoModel.execute, lambda: prompt(pack, "clock")):
         with pytest.raises(pack.BayesDiffError, match=f"bayesdiff_demo.safetensors {words}"):
             run()
     name, = pack.demo.BayesDiffDemoPrompt.define_schema().inputs

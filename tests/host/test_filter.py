@@ -368,7 +368,7 @@ def test_self_check_tells_in_words(pack):
     output = node.execute(["1,2, 3,4"], ["9,10,11,12"], scores)
     report, auroc = output.args
     assert auroc == 1.0 and json.loads(report)["auroc"] == 1.0
-    text, = output.ui.as_dict()["text"]
+    text, = output.ui["text"]
     assert text.startswith("The score beats chance with 4 liked and 4 disliked images")
     assert "interval 0.5" in text and "p = 0.029" in text
     for wrong, words in [((["2"], ["1"], []), "no scores"), ((["13"], ["1"], scores), "image '13'"),
@@ -389,7 +389,7 @@ def taught(pack, trajectory):
         inputs = {"liked": [sides[0]], "disliked": [sides[1]], "trajectory": [run], "name": [name],
                   "teach": [teach], **inputs}
         output = pack.selfcheck.BayesDiffSelfCheck.execute(**inputs)
-        return json.loads(output.args[0]), output.ui.as_dict()["text"][0]
+        return json.loads(output.args[0]), output.ui["text"][0]
     return teach
 
 
@@ -556,3 +556,47 @@ def test_a_changed_or_huge_file_of_what_was_taught_is_told(taught, pack, monkeyp
     monkeypatch.setattr(pack.json_file, "MOST_BYTES", 100)
     with pytest.raises(pack.BayesDiffError, match="larger than"):
         taught()
+
+
+EMPTY = {"criterion": "threshold", "threshold": -1.0, "allow_empty": True}
+
+
+@pytest.mark.parametrize("when_empty, kept, rejected", [
+    ("stop what follows", None, [0, 1, 2, 3, 4]), ("the best one", [1], [0, 2, 3, 4]),
+    ("empty list", [], [0, 1, 2, 3, 4]), ("none", [None], [0, 1, 2, 3, 4])])
+def test_what_goes_on_where_nothing_is_kept_is_a_choice(parted, when_empty, kept, rejected):
+    images = random(5, 4, 4, 3)
+    out = parted(SCORES, images=images, when_empty=when_empty, **EMPTY)
+    if kept and kept != [None]:
+        assert torch.equal(out.kept_images[0], images[kept])
+        assert "the lowest score is, all the same" in out.report
+    else:
+        assert out.kept_images == kept
+    assert torch.equal(out.rejected_images[0], images[rejected])
+    assert out.kept_indices == ("1" if when_empty == "the best one" else "")
+    assert out.kept_masks is None  # not linked
+    full = parted(SCORES, images=images, when_empty=when_empty, criterion="keep n", keep=5)
+    assert full.rejected_images == (kept if when_empty != "the best one" else None)
+
+
+def test_indices_count_from_0_or_from_1(parted):
+    for first in (0, 1):
+        out = parted(SCORES, criterion="keep n", first_index=first)
+        assert out.kept_indices == ",".join(str(index + first) for index in KEPT["keep n"])
+        assert out.rejected_indices == ",".join(str(index + first) for index in (0, 2, 4))
+        assert json.loads(out.report)["kept"] == KEPT["keep n"]  # which counts from 0 as ever
+
+
+def test_lists_that_a_loop_collected_are_filtered_one_by_one(parted):
+    images, latents = random(5, 4, 4, 3), random(5, 4, 8, 8)
+    nested = [[images[:2], [images[2:3]]], images[3:]]
+    out = parted([[3.0, 1.0], [9.0, [2.0, 4.0]]], criterion="keep n", images=nested,
+                 latents=[[{"samples": latents[:3]}], [{"samples": latents[3:]}]])
+    assert torch.equal(torch.cat(out.kept_images), images[KEPT["keep n"]])
+    assert torch.equal(torch.cat([one["samples"] for one in out.kept_latents]),
+                       latents[KEPT["keep n"]])
+
+
+def test_scores_that_are_all_0_are_told(parted):
+    assert "all scores are 0" in parted([0.0, 0.0], criterion="keep n").report
+    assert "all scores are 0" not in parted([0.0, 1.0], criterion="keep n").report

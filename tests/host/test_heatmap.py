@@ -328,14 +328,16 @@ def test_a_full_disk_costs_the_pictures_only(run, monkeypatch):
         raise OSError("No space left on device")
     monkeypatch.setattr(Image.Image, "save", full)
     output = run(random(2, 4, 6, 5))
-    assert output.ui == {"bayesdiff": [None]} and output.args[0].shape == (2, 48, 40, 3)
+    assert output.ui["bayesdiff"] == [None] and output.args[0].shape == (2, 48, 40, 3)
+    assert len(output.ui["bayesdiff_report"][0]["masked"]) == 2
 
 
 def test_only_the_newest_pictures_are_kept(run, pack, monkeypatch, tmp_path):
     monkeypatch.setattr(pack.viewer, "MOST_FILES", 3)
     (tmp_path / "another.png").touch()
     shown = [run(random(2, 4, 6, 5)).ui["bayesdiff"][0]["images"] for _ in range(3)]
-    names = [entry["result"]["file"]["filename"] for images in shown for entry in images]
+    names = [entry[part]["file"]["filename"] for images in shown for part in ("result", "mask")
+             for entry in images]
     assert {file.name for file in (tmp_path / "bayesdiff").iterdir()} == set(names[-3:])
     assert (tmp_path / "another.png").exists()
 

@@ -35,4 +35,4 @@ def test_prediction_of_an_unknown_kind_is_not_guessed(case, pack):
 
 def test_text_is_shown_in_the_node_as_well(case, pack):
     output = pack.model_info.BayesDiffModelInfo.execute(case("sd3").model)
-    assert output.ui.as_dict() == {"text": (output.args[0],)}
+    assert output.ui["text"] == (output.args[0],)

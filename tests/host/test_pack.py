@@ -3,6 +3,7 @@
 import ast
 import asyncio
 import json
+import re
 
 import folder_paths
 import pytest
@@ -79,3 +80,17 @@ def test_tools_that_read_the_source_find_every_node(node_classes, pack):
 
 def test_pack_knows_the_hosts_own_nodes_module_from_its_own(pack):
     assert hasattr(pack.sampling.host_nodes, "common_ksampler")
+
+
+def test_tools_that_read_the_whole_repository_find_no_other_nodes(node_classes, pack):
+    """Manager's scanner walks all folders, and takes a class's name where its id is not written
+    out: nodes that only tests have must not be listed as ours."""
+    found = set()
+    for path in REPOSITORY.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef) and any(
+                    ast.unparse(base).split(".")[-1] == "ComfyNode" for base in node.bases):
+                found.add(node.name)
+        assert not re.search(r"_CLASS_MAPPINGS\s*(:|=|\[|\.update)",
+                             re.sub("'.*'|\".*\"", "", path.read_text(encoding="utf-8"))), path
+    assert found == {node.__name__ for node in [*node_classes, pack.stages.BayesDiffStage]}

@@ -356,7 +356,7 @@ def test_resampling_a_trained_net_has_the_spread_of_many_plain_runs(pack, ksampl
     model = pack.demo.BayesDiffDemoModel.execute().args[0]
     prompt = pack.demo.BayesDiffDemoPrompt.execute("smiley").args[0]
     plain, trajectory = sampled(pack, ksampler, model, prompt, "euler_ancestral",
-                                torch.zeros(32, 12, 16, 16), 12)
+                                torch.zeros(32, pack.demo_model.CHANNELS, 16, 16), 12)
     varied, _ = resample(trajectory, step=6, strength=1e-6, draw="gaussian")
     assert varied.var(0).mean().item() == pytest.approx(plain.var(0).mean().item(), rel=0.12)
 

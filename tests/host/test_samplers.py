@@ -1,6 +1,7 @@
 """The sampler nodes: outputs, manners of a stock sampler, refusals."""
 
 import json
+from types import SimpleNamespace
 
 import comfy.samplers
 import comfy.utils
@@ -116,7 +117,7 @@ def test_free_works_with_a_model_that_has_no_known_last_layer(case, pack, ksampl
     latent, variance, *_ = ksampler(case, mode="free", posterior=None)
     assert torch.equal(latent["samples"], stock) and variance["samples"].max() > 0
     with pytest.raises(pack.BayesDiffError, match="no known last affine layer"):
-        ksampler(case, posterior=object())
+        ksampler(case, posterior=SimpleNamespace(about=None))
 
 
 def test_free_is_the_variance_of_the_last_denoised(case, ksampler):
@@ -294,7 +295,7 @@ def test_denoised_estimates_that_are_kept_hold_no_larger_batch(case, pack, ksamp
     kept = []
     add = pack.core.trajectory.TrajectoryVariance.add
     monkeypatch.setattr(pack.core.trajectory.TrajectoryVariance, "add",
-                        lambda self, denoised: (kept.append(denoised), add(self, denoised)))
+                        lambda self, denoised, *_: (kept.append(denoised), add(self, denoised)))
     case = case("sd3")
     ksampler(case, mode="accurate")
     assert {one.untyped_storage().nbytes() for one in kept} == {kept[0].nbytes}

@@ -11,6 +11,7 @@ from comfy_extras import nodes_custom_sampler as stock_nodes
 from comfy_extras import nodes_model_advanced
 
 import nodes as host_nodes
+from tools.demo_worlds import SIZE
 
 QUICK, FULL = "quick", "full"
 LEVELS = {"sd15": lambda ratio: (1.0, ratio),  # ratio -> signal, sigma
@@ -287,12 +288,12 @@ def test_drawings_with_a_piece_of_another_pasted_in_score_higher_and_are_marked_
     model, vae, _ = demo
     prompt = {name: pack.demo.BayesDiffDemoPrompt.execute(name).args[0]
               for name in ("smiley", "nothing")}
-    empty, = host_nodes.EmptyLatentImage().generate(32, 32, 16)
+    empty, = host_nodes.EmptyLatentImage().generate(SIZE, SIZE, 16)
     drawn, = host_nodes.KSampler().sample(model, 5, 12, 2.5, "euler", "normal", prompt["smiley"],
                                           prompt["nothing"], empty)
     whole = vae.decode(drawn["samples"])
     pasted = whole.clone()
-    pasted[:, 6:18, 16:28] = whole.roll(1, 0)[:, 18:30, 4:16]
+    pasted[:, 12:36, 32:56] = whole.roll(1, 0)[:, 36:60, 8:32]
     images = torch.cat([whole, pasted])
     scores, (variance,), report, (latent,) = score(model, prompt["smiley"], image=images, vae=vae)
     assert pack.core.selfcheck.auroc(scores[:16], scores[16:]) > 0.75
@@ -301,5 +302,5 @@ def test_drawings_with_a_piece_of_another_pasted_in_score_higher_and_are_marked_
     for linked in ({"samples": latent, "vae": vae}, {"image": images}):
         overlay, mask = heatmap(variance=variance, **linked)
         assert overlay.shape == images.shape
-        inside = mask[16:, 6:18, 16:28].mean()
+        inside = mask[16:, 12:36, 32:56].mean()
         assert inside > 2 * mask[16:].mean()

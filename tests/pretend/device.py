@@ -19,6 +19,7 @@ from typing import NamedTuple
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.flop_counter import flop_registry
 
 CPU = torch.device("cpu")
 GIB = 2**30
@@ -39,6 +40,7 @@ class Counts(NamedTuple):
     to_device: int = 0  # bytes
     from_device: int = 0
     peak: int = 0  # bytes, the most that lived on all cards at once
+    flops: int = 0  # of matrix products, convolutions and attention
 
 
 class Card:
@@ -50,12 +52,13 @@ class Card:
 
 class Machine:
     """All cards, and what was counted since the last reset. Network calls can be told apart by
-    `inside`: what happens there is counted in `network`, not in `counts`."""
+    `inside`: what happens there is counted in `network`, not in `counts`. A `hollow` network's
+    products are counted and not worked out: they give zeros."""
 
     def __init__(self):
         self.cards: list[Card] = []
         self.current = 0
-        self.inside = False
+        self.inside = self.hollow = False
         self.reset()
 
     def reset(self) -> None:
@@ -192,7 +195,7 @@ def _dispatched(func, args: tuple, kwargs: dict):
     if name in COPIES and target is None:
         device = args[0].device
     inner = tree_map(_inner, (args, kwargs))
-    out = _accumulated(func, *inner) if name in PRODUCTS else func(*inner[0], **inner[1])
+    out = _product(func, *inner) if name in PRODUCTS else func(*inner[0], **inner[1])
     _count(name, func, args, tensors, ours, device, out)
     known = {id(one.inner): one for one in ours} | {id(one): one for one in tensors}
 
@@ -207,6 +210,20 @@ def _dispatched(func, args: tuple, kwargs: dict):
 @functools.cache
 def _is_composite(func) -> bool:
     return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+
+
+def _product(func, args: tuple, kwargs: dict):
+    if MACHINE.hollow and MACHINE.inside:
+        shape = func(*tree_map(_outline, args), **kwargs)
+        out = torch.zeros(shape.shape, dtype=shape.dtype)
+    else:
+        out = _accumulated(func, args, kwargs)
+    MACHINE.add("flops", flop_registry[func.overloadpacket](*args, **kwargs, out_val=out))
+    return out
+
+
+def _outline(leaf):
+    return leaf.to("meta") if isinstance(leaf, torch.Tensor) else leaf
 
 
 def _accumulated(func, args: tuple, kwargs: dict):
@@ -365,8 +382,11 @@ def _make_tensors_there() -> None:
         if not isinstance(query, PretendTensor):
             return attention(query, *args, **kwargs)
         MACHINE.add("launches")
+        MACHINE.add("flops", 4 * query.numel() * args[0].shape[-2])  # queries, keys and values
         inner, named = tree_map(_widened, tree_map(_inner, ((query, *args), kwargs)))
-        return PretendTensor(attention(*inner, **named).to(query.dtype), query.device.index)
+        out = torch.zeros(query.shape) if MACHINE.hollow and MACHINE.inside else \
+            attention(*inner, **named)
+        return PretendTensor(out.to(query.dtype), query.device.index)
 
     torch.nn.functional.scaled_dot_product_attention = attended
     same_kind = torch._has_compatible_shallow_copy_type
@@ -409,8 +429,9 @@ class Counted(NamedTuple):
 
 
 @contextlib.contextmanager
-def counting(network: torch.nn.Module | None = None):
-    """A list that holds, at the end, what was Counted meanwhile."""
+def counting(network: torch.nn.Module | None = None, hollow: bool = False):
+    """A list that holds, at the end, what was Counted meanwhile. hollow: the network's products
+    give zeros, so that one of full size is counted in seconds."""
     found, handles = [], []
 
     def switched(inside: bool):
@@ -422,11 +443,12 @@ def counting(network: torch.nn.Module | None = None):
         handles = [network.register_forward_pre_hook(switched(True)),
                    network.register_forward_hook(switched(False))]
     MACHINE.reset()
+    MACHINE.hollow = hollow
     before = MACHINE.live
     try:
         yield found
     finally:
-        MACHINE.inside = False
+        MACHINE.inside = MACHINE.hollow = False
         for handle in handles:
             handle.remove()
     peak = MACHINE.counts["peak"] - before

@@ -57,6 +57,18 @@ def test_launches_waits_bytes_and_memory_are_counted():
     assert device.MACHINE.live == before - 4000
 
 
+@pytest.mark.parametrize("hollow", [False, True])
+def test_products_of_a_network_are_counted_and_if_hollow_not_worked_out(hollow):
+    network = torch.nn.Sequential(torch.nn.Conv2d(3, 5, 3, padding=1), torch.nn.Flatten(2),
+                                  torch.nn.Linear(64, 7)).to("cuda")
+    x = torch.ones(2, 3, 8, 8, device="cuda")
+    with torch.inference_mode(), device.counting(network, hollow) as found:
+        answer = network(x)
+    assert answer.shape == (2, 5, 7) and bool(answer.cpu().any()) != hollow
+    assert found[0].network.flops == 2 * (2 * 5 * 64 * 27 + 2 * 5 * 64 * 7)
+    assert network(x).cpu().any()  # by itself it works again
+
+
 def test_a_full_card_is_out_of_memory_as_torch_says_it():
     with device.card_of(1e-6), pytest.raises(torch.cuda.OutOfMemoryError):
         there(1000)

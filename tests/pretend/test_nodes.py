@@ -75,12 +75,12 @@ def test_the_host_loads_the_model_onto_the_card(case, name):
 def test_fit_and_every_mode_give_the_stock_picture_and_cpu_results(case, fitted, sampled, name):
     case = case(name)
     stock, llla = case.stock()["samples"], fitted(case)
-    assert on_the_cpu(llla._replace(posterior=vars(llla.posterior)))
+    assert on_the_cpu(vars(llla) | {"posterior": vars(llla.posterior)})
     for mode in MODES:
         latent, variance, trajectory, *rest = sampled(case, None if mode == "free" else llla,
                                                       mode=mode)
         assert torch.equal(latent["samples"], stock) == (mode != "paper")
-        assert on_the_cpu(latent, variance, tuple(trajectory)[:10], rest)
+        assert on_the_cpu(latent, variance, list(vars(trajectory).values())[:10], rest)
         assert variance["samples"].max() > 0
 
 

@@ -1,6 +1,7 @@
 """Score An Image over HTTP: stock pictures scored, mapped and filtered, batches and lists."""
 
 from tests.server.graphs import node
+from tools.demo_worlds import SIZE
 from tools.server import run_prompt
 
 
@@ -22,7 +23,8 @@ def graph():
                       disliked="3"),
     }
     for name, count in (("a", 2), ("b", 1)):
-        prompt[f"empty {name}"] = node("EmptyLatentImage", width=32, height=32, batch_size=count)
+        prompt[f"empty {name}"] = node("EmptyLatentImage", width=SIZE, height=SIZE,
+                                       batch_size=count)
         prompt[f"draw {name}"] = node(
             "KSampler", model=["model", 0], positive=["prompt", 0], negative=["nothing", 0],
             latent_image=[f"empty {name}", 0], seed=count, steps=4, cfg=2.5, sampler_name="euler",

@@ -37,30 +37,40 @@ def test_the_server_offers_every_example_with_its_picture(server):
             assert answer.read(2) == b"\xff\xd8"  # a JPG
 
 
-def test_first_look_shows_keeps_rejects_picks_the_best_and_varies_it(shown):
-    pictures = shown("first_look")
-    assert pictures["Save overlays"] == 16
-    assert (pictures["Save kept"], pictures["Save rejected"]) == (12, 4)
-    assert (pictures["Save best"], pictures["Save variations"]) == (1, 8)
+def test_the_first_one_has_at_most_eight_nodes_and_runs(server, object_info):
+    graph = workflow.read(EXAMPLES / "1 See what went wrong.json")
+    assert len(graph["nodes"]) <= 8
+    prompt = workflow.api_prompt(graph, object_info)
+    outputs = run_prompt(server.address, prompt)
+    panel, = outputs[workflow.numbered(prompt, "Uncertainty Heatmap")]["bayesdiff"]
+    assert len(panel["images"]) == 8
 
 
-def test_only_the_surest_are_upscaled(shown):
-    pictures = shown("filter_before_upscaling")
-    assert (pictures["Save kept"], pictures["Rejected, not upscaled"]) == (4, 12)
+def test_a_quarter_is_dropped_and_the_rest_upscaled(shown):
+    pictures = shown("2 Keep the good ones")
+    assert (pictures["Save kept"], pictures["Rejected"]) == (12, 4)
+
+
+def test_what_glows_is_drawn_again_in_every_picture_of_the_batch(shown):
+    pictures = shown("3 Mend the red parts")
+    assert pictures["Mask"] == pictures["Save mended"] == 4
 
 
 def test_variations_and_another_prompt_come_from_one_run(shown):
-    pictures = shown("variations_from_a_step")
+    pictures = shown("4 Variations from a step")
     assert pictures["Original"] == 1
     assert (pictures["Save variations"], pictures["Save changed"]) == (8, 4)
 
 
-def test_repair_redraws_every_picture_of_the_batch(shown):
-    pictures = shown("repair_where_unsure")
-    assert pictures["Before"] == pictures["Mask"] == pictures["Save repaired"] == 4
+def test_pictures_of_the_stock_sampler_are_scored_and_parted_by_that_score(server, object_info):
+    graph = workflow.read(EXAMPLES / "5 Check any picture.json")
+    prompt = workflow.api_prompt(graph, object_info)
+    outputs = run_prompt(server.address, prompt)
+    score, = outputs[workflow.numbered(prompt, "Score An Image")]["bayesdiff_report"]
+    assert len(score["scores"]) == 8 and min(score["scores"]) > 0
 
 
-@pytest.mark.parametrize("name", ["fit_a_posterior", "flux_flow"])
+@pytest.mark.parametrize("name", ["6 Calibrate your checkpoint", "7 Flux"])
 def test_those_with_models_of_others_lack_nothing_but_the_models(server, object_info, name):
     prompt = workflow.api_prompt(workflow.read(EXAMPLES / f"{name}.json"), object_info)
     for node in prompt.values():

@@ -11,7 +11,7 @@ from ....bayesdiff_core.llla import Llla
 from ....bayesdiff_core.skip_schedule import Schedule
 from ....bayesdiff_core.trajectory import mixed_seed
 from .check import with_check
-from .known_samplers import why_not
+from .known_samplers import check_names, why_not
 from .modes import free, paper
 from .modes.deviations import Request
 from .modes.deviations import observe as observe_deviations
@@ -55,13 +55,15 @@ class Taken(NamedTuple):
 
 def taken(mode: str, posterior: Llla | None, sampler, guider=None) -> Taken:
     """The mode that a run takes. sampler: a SAMPLER, or its name; guider: where one is given."""
+    if isinstance(sampler, str):
+        check_names(sampler)
     if mode == "auto" and posterior is None:
         return Taken("free", "no posterior is connected")
     if mode == "free" or mode == "paper":
         return Taken(mode)
     unsuited = why_not(sampler_object(sampler) if isinstance(sampler, str) else sampler)
-    if unsuited is None and mode == "auto" and guider is not None:
-        unsuited = why_no_features(guider)
+    if unsuited is None and mode == "auto" and guider is not None and why_no_features(guider):
+        return Taken("free", f"{why_no_features(guider)}: choose mode light to have it tried")
     if unsuited:
         return Taken("free", f"{unsuited}, so mode {'light' if mode == 'auto' else mode} cannot"
                              " ride along")

@@ -8,6 +8,7 @@ from ....bayesdiff_core import evidence
 from ....bayesdiff_core.checks import BayesDiffError
 from .. import memory, rescore
 from ..network.feature_tap import FeatureTap
+from .predictor import why_no_features
 from .sampling import Observation, SamplerRun
 
 LEAST_LEVEL = 1e-3  # a run that ends above it leaves no finished picture
@@ -37,6 +38,12 @@ def with_check(observe, check: str, tap: FeatureTap | None):
             found = rescore.looked_at(ask, x, run.model_sampling, effort)
         except BayesDiffError as error:  # the picture is drawn, and not lost for that
             return x, seen._replace(notes=(*seen.notes, f"not checked: {error}"))
+        except (LookupError, ValueError, TypeError, AssertionError) as error:
+            if why_no_features(run.guider) is None:
+                raise
+            return x, seen._replace(notes=(*seen.notes, "not checked: the guider"
+                                           f" {type(run.guider).__name__} does not answer at noise"
+                                           f" levels between the run's ({error!r:.80})"))
         maps = torch.stack([found.maps[name] for name in evidence.CHECKS if name in found.maps])
         return x, seen._replace(trajectory=seen.trajectory._replace(checked=maps),
                                 check_calls=effort.calls, notes=(*seen.notes, *found.notes))

@@ -17,12 +17,22 @@ class Answer(NamedTuple):
     uncond: torch.Tensor | None = None  # only where the sampler wants to know it
 
 
-class StandIn:
-    """Stands in for the model a sampler calls; all else about it is the model's own."""
+class Guidance(NamedTuple):
+    """What the host's guidance told of one combination of the prompts' results."""
 
-    def __init__(self, model, call: Callable):
+    scale: float
+    plain: torch.Tensor | None  # whether it was CFG before any patch; None where nobody asked
+    denoised: torch.Tensor | None  # what came of it
+
+
+class StandIn:
+    """Stands in for the model a sampler calls; all else about it is the model's own. hear: is told
+    of answers that were known before (x, sigma, denoised), for which nobody calls."""
+
+    def __init__(self, model, call: Callable, hear: Callable | None = None):
         object.__setattr__(self, "_model", model)
         object.__setattr__(self, "_call", call)
+        object.__setattr__(self, "_hear", hear)
 
     def __call__(self, *args, **kwargs):
         return self._call(*args, **kwargs)
@@ -44,21 +54,38 @@ class Question:
         self._model = model
         functions = self.options.get(POST_CFG, [])
         self._known, self._added = functions[:known], functions[known:]  # the sampler's come last
+        self.guidance: list[Guidance] = []  # of the last ask
 
     @property
     def options(self) -> dict:
         return self.kwargs["model_options"]
 
-    def ask(self, x: torch.Tensor) -> Answer:
-        """The model itself, at this noise level; as often as wanted."""
-        sigma, heard, kwargs = self.sigma[:len(x)], [], self.kwargs
-        if self._added:
-            def listen(args: dict) -> torch.Tensor:
-                heard.append(args["uncond_denoised"])
-                return args["denoised"]
-            kwargs = {**kwargs, "model_options": {**self.options,
-                                                  POST_CFG: [*self._known, listen]}}
-        return Answer(self._model(x, sigma, **kwargs), *heard)
+    def ask(self, x: torch.Tensor, prove: bool = False) -> Answer:
+        """The model itself, at this noise level; as often as wanted. prove: whether the guidance is
+        plain is told too."""
+        uncond, plain, self.guidance = [], [None], []
+
+        def listen_first(args: dict) -> torch.Tensor:
+            plain.append(_is_plain(args))
+            return args["denoised"]
+
+        def listen_last(args: dict) -> torch.Tensor:
+            if self._added:
+                uncond.append(args["uncond_denoised"])
+            self.guidance.append(Guidance(args.get("cond_scale"), plain[-1],
+                                          args["denoised"] if prove else None))
+            return args["denoised"]
+
+        functions = [*([listen_first] if prove else []), *self._known, listen_last]
+        kwargs = {**self.kwargs, "model_options": {**self.options, POST_CFG: functions}}
+        return Answer(self._model(x, self.sigma[:len(x)], **kwargs), *uncond[:1])
+
+    def known(self, answer: Answer) -> Answer:
+        """An answer that was given before; whoever stands in for the model hears of it too."""
+        hear = getattr(self._model, "_hear", None)
+        if hear:
+            hear(self.x, self.sigma, answer.denoised)
+        return answer
 
     def told(self, answer: Answer) -> torch.Tensor:
         """What the sampler gets to see of an answer."""
@@ -68,6 +95,13 @@ class Question:
                                  "input": self.x, "sigma": self.sigma,
                                  "model_options": self.options})
         return denoised
+
+
+def _is_plain(args: dict) -> torch.Tensor:
+    """Whether the result is classifier-free guidance of the two prompts' results; on the device."""
+    cond, uncond, found = (args[name] for name in ("cond_denoised", "uncond_denoised", "denoised"))
+    expected = uncond + (cond - uncond) * args["cond_scale"]
+    return (found - expected).abs().max() <= 1e-4 * expected.abs().max()
 
 
 def intercepted(model, extra_args: dict, answer: Callable[[Question], Answer]) -> StandIn:

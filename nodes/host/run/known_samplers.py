@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 import comfy.samplers
 
+from ....bayesdiff_core.checks import BayesDiffError
+
 HOST_MODULES = ("comfy.k_diffusion.", "comfy.extra_samplers.", "comfy.samplers")
 # Options with which a sampler draws noise, or measures, over the whole of its batch.
 BATCH_OPTIONS = ("s_churn", "noise_clip_std")
@@ -50,6 +52,19 @@ KNOWN = {
 }
 
 
+def check_names(sampler: str | None = None, scheduler: str | None = None) -> None:
+    """Names that come through a link, as KSampler's own sockets would refuse them: the host would
+    take the first of its list in their place, and say nothing."""
+    known = comfy.samplers.KSampler
+    for kind, name, names in (("sampler", sampler, known.SAMPLERS),
+                              ("scheduler", scheduler, known.SCHEDULERS)):
+        if name is not None and name not in names:
+            other = "make the sigmas" if kind == "scheduler" else "link the sampler"
+            raise BayesDiffError(f"{kind} is {str(name)[:80]!r}, which KSampler does not have:"
+                                 f" choose one of its {kind}s, or {other} with a node of the pack"
+                                 " that has it and use BayesDiff Sampler Custom.")
+
+
 def calls_of(sampler: comfy.samplers.KSAMPLER, steps: int) -> int | None:
     """None where they are not known."""
     known = KNOWN.get(sampler.sampler_function.__name__) if _is_the_hosts(sampler) else None
@@ -60,6 +75,11 @@ def calls_at_sigmas(sampler: comfy.samplers.KSAMPLER) -> bool:
     """Whether it is known, without asking the device, which noise level a call is at."""
     known = KNOWN.get(sampler.sampler_function.__name__) if _is_the_hosts(sampler) else None
     return known is not None and known.at_sigmas and not sampler.extra_options
+
+
+def is_known(sampler) -> bool:
+    """Whether what it tells its callback is known to be the state on entering a step."""
+    return _is_the_hosts(sampler) and sampler.sampler_function.__name__ in KNOWN
 
 
 def why_not(sampler) -> str | None:

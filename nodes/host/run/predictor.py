@@ -14,7 +14,7 @@ from ..network.feature_tap import UNCOND, FeatureTap, guided
 from ..network.last_layers import last_layer_of
 from ..network.layer_probe import check_posterior, checkpoint_warning, fingerprint
 from ..network.parameterization import slope
-from .interceptor import Answer, Question
+from .interceptor import Answer, Guidance, Question
 from .sampling import SamplerRun
 
 # Of a convolution this large, gamma^2 on every second position is near enough (bench predictive).
@@ -41,18 +41,19 @@ class Predictor:
 
     def call(self, run: SamplerRun, question: Question, x: torch.Tensor, level: float) -> Call:
         """x: the images that the question is about; level: its sigma, which stays on the CPU."""
-        _check_guider(run.guider)
-        sigma = question.sigma[:len(x)]
+        sigma, foreign = question.sigma[:len(x)], why_no_features(run.guider)
         self.tap.take()
-        answer = question.ask(x)
+        answer = question.ask(x, prove=foreign is not None)
         chunks = self.tap.take()
         if not chunks:
-            raise BayesDiffError("the model answered without calling its network, once a step was"
-                                 " expected: something reuses earlier answers. Bypass that node"
-                                 " (LazyCache, ...), or use mode free.")
+            raise BayesDiffError("the model answered without its network, as LazyCache and other"
+                                 " caches make it do: bypass that node, or use mode free.")
+        mask = _mask(run, sigma, question.kwargs)
+        if foreign:
+            _check_guidance(run.guider, question.guidance, answer.denoised, mask)
+        cfg = question.guidance[0].scale if question.guidance else run.guider.cfg
         like = chunks[0].features[:0].to(x.device)  # another card may have had this prompt
         self._look(run, chunks, question.options, like)
-        mask = _mask(run, sigma, question.kwargs)
         scale = -self.layer.sign * float(slope(run.model_sampling, torch.tensor([level]))) / level
         coarse = self._posterior.costly and min(x.shape[-2:]) >= COARSE_FROM
 
@@ -65,7 +66,7 @@ class Predictor:
                 2 if coarse else 1)
 
         asked = answer.uncond is not None and any(chunk.branch == UNCOND for chunk in chunks)
-        return Call(answer, predictive(run.guider.cfg, mask),
+        return Call(answer, predictive(cfg, mask),
                     predictive(0.0, 1.0) if asked else None, mask)
 
     def _look(self, run: SamplerRun, chunks, model_options: dict, like: torch.Tensor) -> None:
@@ -87,14 +88,17 @@ def why_no_features(guider) -> str | None:
     """Why the features of a guided call cannot be told from those of its prompts, in words."""
     if type(guider).predict_noise is comfy.samplers.CFGGuider.predict_noise:
         return None
-    return f"the guider is a {type(guider).__name__}, which combines its prompts in its own way"
+    return f"the guider {type(guider).__name__} may combine its prompts in its own way"
 
 
-def _check_guider(guider) -> None:
-    unsuited = why_no_features(guider)
-    if unsuited:
-        raise BayesDiffError(f"{unsuited}; CFGGuider or BasicGuider was expected. Use one of these,"
-                             " or mode free.")
+def _check_guidance(guider, guidance: list[Guidance], denoised: torch.Tensor, mask) -> None:
+    """Of another guider: it must give out what one plain CFG gave, with whatever scale."""
+    drawn = torch.as_tensor(mask, device=denoised.device) == 1
+    if len(guidance) != 1 or not guidance[0].plain \
+            or ((guidance[0].denoised != denoised) & drawn).any():
+        raise BayesDiffError(f"the guider {type(guider).__name__} combines its prompts in its own"
+                             " way: use CFGGuider, BasicGuider, one that only changes the scale, or"
+                             " mode free.")
 
 
 def _mask(run: SamplerRun, sigma: torch.Tensor, kwargs: dict) -> torch.Tensor | float:

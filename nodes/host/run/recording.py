@@ -11,7 +11,7 @@ from ....bayesdiff_core.trajectory import (
     TrajectoryRecorder,
     TrajectoryVariance,
 )
-from .sampling import SamplerRun
+from .sampling import Forming, SamplerRun
 
 
 class Recording:
@@ -24,14 +24,28 @@ class Recording:
         self._recorder = TrajectoryRecorder(run.levels, run.x.shape, deviations, seeds,
                                             early=early, keep=keep)
         self._tail = TrajectoryVariance(len(run.sigmas) - 1)
+        self._step: int | None = None  # of the last estimate
+        self.reports = 0
         self._none = run.x.new_zeros(0, *run.x.shape)
         zero = torch.zeros_like(run.start)
         self._recorder.add(0, run.start, zero, zero, zero.expand(deviations, *zero.shape))
 
-    def see(self, denoised: torch.Tensor) -> None:
+    def kept_levels(self) -> list[float]:
+        """Noise levels of the steps whose states are kept."""
+        return [float(self._run.levels[step]) for step in self._recorder.kept]
+
+    def see(self, denoised: torch.Tensor, step: int | None = None, compare: bool = False) -> None:
         """The denoised estimate of one step. A copy of it is kept: it may be a view of a batch that
-        is many times as large, or of a buffer that the sampler writes to again."""
-        self._tail.add(denoised.detach().clone())
+        is many times as large, or of a buffer that the sampler writes to again. step: its number.
+        Some tell the last one twice, or, where compare is on, under the next number too."""
+        again = step is not None and step == self._step or (
+            compare and self.reports > 0 and torch.equal(denoised, self._tail.last))
+        self._tail.add(denoised.detach().clone(), again)
+        self._step, self.reports = step, self.reports + (not again)
+
+    def rely_on(self, estimates: TrajectoryVariance) -> None:
+        """In the place of those that were seen."""
+        self._tail = estimates
 
     def tail(self) -> torch.Tensor:
         return self._tail.over()
@@ -50,11 +64,16 @@ class Recording:
         level = self._run.sigmas[step]
         reached = (torch.as_tensor(sigma).to(level) - level).abs() <= 1e-4 * level
         denoised = info["denoised"][:len(self._run.x)]
-        if not self._recorder.wants(step):  # the start, which was known before
-            return self._recorder.add_denoised(step, denoised, reached)
-        x, variance, *deviations = state()
-        self._recorder.add(step, x, variance, self.tail(), *(deviations or [self._none]), reached,
-                           denoised)
+        if self._recorder.wants(step):
+            x, variance, *deviations = state()
+            self._recorder.add(step, x, variance, self.tail(), *(deviations or [self._none]),
+                               reached, denoised)
+        else:  # the start, which was known before
+            self._recorder.add_denoised(step, denoised, reached)
+        if self._run.watch and (kept := self._recorder.at(step)):
+            scale, _ = latent_scale(self._run.host_model, denoised.shape)
+            self._run.watch(Forming(step, self._run.levels, *kept, scale,
+                                    self._run.host_model.latent_format))
 
     def finish(self, x: torch.Tensor, variance: torch.Tensor | None = None,
                deviations: torch.Tensor | None = None,

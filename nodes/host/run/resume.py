@@ -116,7 +116,7 @@ class Resumable:
         self._answers, self._last_x, self._carried = [], None, {}
 
     def _observe(self, run: SamplerRun) -> tuple[torch.Tensor, Observation]:
-        known, asked, last = list(self._answers), 0, None
+        known, asked, sigma = list(self._answers), 0, None
         run.progress.part = self._part
 
         def counted(*args, **kwargs):
@@ -124,12 +124,12 @@ class Resumable:
             return run.model(*args, **kwargs)
 
         def answer(question: Question) -> Answer:
-            nonlocal asked, last
-            asked, last = asked + 1, (question.x, float(question.sigma[0]))
+            nonlocal asked, sigma
+            asked, sigma = asked + 1, float(question.sigma[0])
             if asked <= len(known):
                 if asked == len(known):
                     self._check_repeated(question.x)
-                return _moved(known[asked - 1], question.x.device)
+                return question.known(_moved(known[asked - 1], question.x.device))
             told = question.ask(question.x)
             if self._until:
                 self._answers.append(_moved(told, "cpu"))
@@ -150,7 +150,10 @@ class Resumable:
             run.callback(info)
             if self._until and _reached(self._until, info, run.sigmas):
                 self.looks = info["denoised"].detach().to("cpu", torch.float32, copy=True)
-                at = At(run, *last, info["denoised"], info["variance"], ask_more)
+                # What was asked and said, not what the callback tells: some tell it late.
+                x, said = (part[:len(run.x)].to(run.x)
+                           for part in (self._last_x, self._answers[-1].denoised))
+                at = At(run, x, sigma, said, info["variance"], ask_more)
                 self.scores.append(float(self._score.part_way(at)))
                 raise _Left
 

@@ -22,6 +22,7 @@ from ....bayesdiff_core.transfer import on_cpu
 from ..network.feature_tap import WRAPPER_KEY, FeatureTap
 from ..network.parameterization import is_flow
 from .interceptor import Answer, Question, StandIn, intercepted
+from .known_samplers import check_names
 
 
 class Progress:
@@ -64,6 +65,22 @@ class Recipe(NamedTuple):
     latent_image: dict | None = None  # the LATENT that sampling began from ...
     result: dict | None = None  # ... and the one it ended with
 
+    @property
+    def patcher(self):
+        return getattr(self.guider, "model_patcher", None)
+
+
+class Forming(NamedTuple):
+    """A kept step of a run that goes on, B x C x ..., all on the CPU."""
+
+    step: int
+    sigmas: torch.Tensor
+    denoised: torch.Tensor
+    variance: torch.Tensor
+    tail: torch.Tensor
+    scale: torch.Tensor
+    latent_format: Any
+
 
 class SamplerRun(NamedTuple):
     """One run of a sampler function, as the host calls it."""
@@ -81,6 +98,7 @@ class SamplerRun(NamedTuple):
     carried: dict  # what a run that is left and taken up again brings along (resume.py)
     levels: torch.Tensor  # sigmas, and ...
     start: torch.Tensor  # ... x, both on the CPU
+    watch: Callable[[Forming], None] | None = None  # who looks on
 
     def go(self, **changes) -> torch.Tensor:
         now = self._replace(**changes)
@@ -120,11 +138,13 @@ class Observer(NamedTuple):
 
     observe: Callable[[SamplerRun], tuple[torch.Tensor, Any]]
     tap: FeatureTap | None = None
+    watch: Callable[[Forming], None] | None = None  # is shown each kept step as it comes
 
 
 def sample(model, observer: Observer, seed: int, steps: int, cfg: float, sampler_name: str,
            scheduler: str, positive, negative, latent: dict, denoise: float = 1.0):
     """What the KSampler node does, observed: its LATENT, and what the observer told."""
+    check_names(sampler_name, scheduler)
     told: list = []
     out, = host_nodes.common_ksampler(_observed(model, observer, told), seed, steps, cfg,
                                       sampler_name, scheduler, positive, negative, latent,
@@ -134,6 +154,7 @@ def sample(model, observer: Observer, seed: int, steps: int, cfg: float, sampler
 
 def levels(model, steps: int, sampler_name: str, scheduler: str, denoise: float) -> torch.Tensor:
     """The sigmas that the KSampler node would go through; none where denoise is 0."""
+    check_names(sampler_name, scheduler)
     return comfy.samplers.KSampler(model, steps, torch.device("cpu"), sampler_name, scheduler,
                                    denoise, model.model_options).sigmas
 
@@ -142,6 +163,9 @@ def sample_guider(guider, observer: Observer, noise, sampler, sigmas: torch.Tens
     """What the SamplerCustomAdvanced node does, observed: its LATENT, and what was told."""
     told: list = []
     ours = copy.copy(guider)
+    # Some guiders remember scales by noise level, and a check asks at levels of its own.
+    vars(ours).update({name: value.copy() for name, value in vars(guider).items()
+                       if isinstance(value, dict | list) and name != "model_options"})
     # Wrappers are the patcher's; the guider's own model_options stay, a run works on a copy.
     ours.model_patcher = _observed(guider.model_patcher, observer, told, guider.model_options)
     out = SamplerCustomAdvanced.execute(noise, ours, sampler, sigmas, latent).args[0]
@@ -198,7 +222,8 @@ def _observed_sampler(sampler, observer: Observer, progress: Progress, recipe: R
         start, levels, noise = on_cpu(x, sigmas, recipe.noise)
         result, observation = observer.observe(SamplerRun(
             function, model, x, sigmas, extra_args, callback, disable, options, progress,
-            recipe._replace(noise=noise.clone()), carried={}, levels=levels, start=start))
+            recipe._replace(noise=noise.clone()), carried={}, levels=levels, start=start,
+            watch=observer.watch))
         told.append(observation)
         return result
 

@@ -6,6 +6,7 @@ import comfy.model_management
 from comfy.patcher_extension import WrappersMP
 from comfy_api.latest import ComfyExtension, io
 
+Node = io.ComfyNode  # by another name: Manager lists classes that inherit from that one by its own
 ERRORS = {"memory": comfy.model_management.OOM_EXCEPTION, "fault": RuntimeError}
 
 
@@ -27,7 +28,7 @@ def _schema(node_id: str, kind: type) -> io.Schema:
         io.Combo.Input("error", options=list(ERRORS))])
 
 
-class FaultyModel(io.ComfyNode):
+class FaultyModel(Node):
     @classmethod
     def define_schema(cls):
         return _schema("FaultyModel", io.Model)
@@ -44,7 +45,7 @@ class FaultyModel(io.ComfyNode):
         return io.NodeOutput(clone)
 
 
-class FaultyVAE(io.ComfyNode):
+class FaultyVAE(Node):
     @classmethod
     def define_schema(cls):
         return _schema("FaultyVAE", io.Vae)

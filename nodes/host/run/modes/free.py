@@ -4,25 +4,47 @@ import torch
 
 from .....bayesdiff_core import checks
 from ..interceptor import StandIn
+from ..known_samplers import is_known
+from ..overheard import Overheard
 from ..recording import Recording
 from ..sampling import Observation, SamplerRun
+
+SILENT = ("the sampler does not tell how the picture changes, so its calls of the model were"
+          " watched; states of steps that it says nothing of are not kept")
+STILL = ("all scores say nothing: the picture did not change over the last steps, as far as the"
+         " sampler shows it. Choose another sampler, more steps, or a mode with a posterior")
 
 
 def observe(run: SamplerRun, seeds: list[int],
             keep_steps: int) -> tuple[torch.Tensor, Observation]:
     checks.at_least("number of steps for trajectory variance", len(run.sigmas) - 1, 2)
     recording = Recording(run, seeds, keep_steps)
-    calls = 0
+    calls, notes = 0, []
+    overheard = None if is_known(run.recipe.sampler) else \
+        Overheard(run.x.shape, recording.kept_levels(), len(run.sigmas) - 1)
 
-    def call(*args, **kwargs):  # counted and no more: a foreign sampler may have its own manners
+    def call(x, sigma, *args, **kwargs):  # no more than that: a foreign sampler has its own manners
         nonlocal calls
         calls += 1
-        return run.model(*args, **kwargs)
+        denoised = run.model(x, sigma, *args, **kwargs)
+        if overheard:
+            overheard.hear(x, sigma, denoised)
+        return denoised
 
     def callback(info: dict) -> None:
-        recording.see(info["denoised"])
-        recording.add_entering(info, lambda: (info["x"], recording.tail()))
+        recording.see(info["denoised"], info["i"], compare=overheard is not None)
+        x = info["x"]
+        if overheard and info["i"] < len(run.levels):
+            x = overheard.entering(float(run.levels[info["i"]]), x)
+        if x is not None:
+            recording.add_entering(info, lambda: (x, recording.tail()))
         run.callback({**info, "variance": recording.recent})
 
-    x = run.go(model=StandIn(run.model, call), callback=callback)
-    return x, Observation(recording.finish(x), calls)
+    x = run.go(model=StandIn(run.model, call, overheard and overheard.hear), callback=callback)
+    if overheard and recording.reports < 2:
+        recording.rely_on(overheard.estimates)
+        notes.append(SILENT)
+    trajectory = recording.finish(x)
+    if not trajectory.late.any():
+        notes.append(STILL)
+    return x, Observation(trajectory, calls, notes=tuple(notes))
