@@ -1,17 +1,17 @@
 // Pictures sorted by score, the scores on them, what is kept before what is not.
 import { api } from "../../scripts/api.js";
 import { app } from "../../scripts/app.js";
-import { addPanel, button, element, fileURL, nodeAt, setWidget, short, svg, valuesOf, widgetOf }
+import { addPanel, button, element, fileURL, nodeOf, setWidget, short, svg, valuesOf, widgetOf }
   from "./panel.js";
 import { Lightbox } from "./lightbox.js";
-import { say } from "./words.js";
+import { say, translated } from "./words.js";
 
 const HEIGHT = 320;
 const BINS = 24;
 const FILTER = "BayesDiff_UncertaintyScoreFilter";
 const PICKED = "picked";
 const WIDGETS = ["criterion", "z", "percent", "keep", "threshold", "allow_empty", "groups",
-  "reference", "reference_mode", "picked"];
+  "reference", "reference_mode", "picked", "when_empty"];
 
 /** Cards in two groups, and a large view of one of them. */
 class Gallery {
@@ -162,7 +162,7 @@ class FilterGallery extends Gallery {
     this.cards.forEach((card, index) => card.setAttribute("aria-pressed", picked.includes(index)));
     this.words.toggleAttribute("data-error", Boolean(error));
     if (error) {
-      this.words.textContent = error;
+      this.words.textContent = translated(error);
       return;
     }
     const { scores } = this.report;
@@ -258,8 +258,7 @@ async function post(path, body) {
 }
 
 function waits(question) {
-  if (question.workflow && question.workflow !== (app.rootGraph ?? app.graph).id) return;
-  const node = nodeAt(question.node);
+  const node = nodeOf(question);
   const gallery = [...filters].find((each) => each.node === node);
   if (!gallery || gallery.waiting?.token === question.token) return;
   gallery.wait(question);

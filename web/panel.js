@@ -1,6 +1,7 @@
 // What our panels inside nodes share. Each is a DOM widget, so it works in both kinds of nodes.
 import { api } from "../../scripts/api.js";
 import { app } from "../../scripts/app.js";
+import { translated } from "./words.js";
 
 const STYLE = new URL("./panel.css", import.meta.url).href;
 const MARGIN = 20; // that the canvas leaves around an element, above and below together
@@ -38,11 +39,21 @@ export function setWidget(node, name, value) {
   widget.callback?.(value);
 }
 
+/** The link into an input, and those out of an output. Slots themselves are not asked: newer front
+ * ends keep links elsewhere. */
+export function linkInto(node, input) {
+  const slot = node.inputs?.findIndex(({ name }) => name === input) ?? -1;
+  // A subgraph's node answers with what is linked inside of it.
+  return slot < 0 || !node.graph || node.subgraph ? null : node.getInputLink(slot);
+}
+
+export const linksFrom = ({ graph, id }, slot) => [...graph.links.values()].filter((link) =>
+  link.origin_id === id && link.origin_slot === slot);
+
 /** The node at the other end of an input's link. */
 export function origin(node, input) {
-  const link = node.inputs?.find(({ name }) => name === input)?.link;
-  const from = link == null ? null : node.graph?.getLink?.(link) ?? node.graph?.links?.[link];
-  return from ? node.graph.getNodeById(from.origin_id) : null;
+  const link = linkInto(node, input);
+  return link ? node.graph.getNodeById(link.origin_id) : null;
 }
 
 export function fileURL(file) {
@@ -75,9 +86,10 @@ function once(act) {
  * Adds `root` to the node as a widget that is saved nowhere.
  * show(output): called with what the node's last run told, also when a workflow is opened again.
  * grows: whether it takes more than its height when the node is made larger.
+ * restored(outputs): called with what all nodes' runs told, when a workflow is opened again.
  * look(): called when the node's widgets or links, or anything in the graph, may have changed.
  */
-export function addPanel(node, name, root, { height, grows = true, show, look }) {
+export function addPanel(node, name, root, { height, grows = true, show, look, restored }) {
   root.classList.add("bayesdiff-panel");
   const error = element("div", { class: "bayesdiff-error", role: "alert" });
   // The style in each panel, not once in the page: that belongs to all packs. It is loaded once.
@@ -92,7 +104,7 @@ export function addPanel(node, name, root, { height, grows = true, show, look })
     ...(grows ? {} : { getMaxHeight: () => height }),
   });
   widget.serialize = false; // neither a prompt nor a saved workflow holds it
-  const panel = { node, root, error, grows, show: show && ((output) => {
+  const panel = { node, root, error, grows, restored, show: show && ((output) => {
     root.toggleAttribute("data-stale", false);
     root.toggleAttribute("data-told", true);
     show(output);
@@ -163,7 +175,7 @@ function scrolls(event) {
 }
 
 /** As the front end names a node's outputs; a node of a subgraph goes by both ids. */
-function keyOf({ graph, id }) {
+export function keyOf({ graph, id }) {
   return !graph || graph.isRootGraph ? `${id}` : `${graph.id}:${id}`;
 }
 
@@ -174,6 +186,10 @@ export function nodeAt(executionId) {
     app.rootGraph ?? app.graph);
   return graph?.getNodeById(last);
 }
+
+/** The node that a message of the server is about, if its workflow is the one on the canvas. */
+export const nodeOf = ({ node, workflow }) =>
+  (workflow && workflow !== (app.rootGraph ?? app.graph).id ? null : nodeAt(node));
 
 /** Widgets of other nodes, undo, loading: the front end tells when the graph is another than before.
  * Only what a script sets without a word is seen late, at the user's next click. */
@@ -188,6 +204,7 @@ export function restore(outputs) {
     const output = outputs?.[keyOf(node)];
     if (output) show?.(output);
   }
+  panels.forEach(({ restored }) => restored?.(outputs ?? {}));
 }
 
 // While a graph runs, what is of an earlier run is dimmed.
@@ -208,7 +225,7 @@ for (const end of ["execution_success", "execution_error", "execution_interrupte
 api.addEventListener("execution_error", ({ detail }) => {
   const node = detail?.node_type?.startsWith("BayesDiff_") && nodeAt(detail.node_id);
   if (!node) return;
-  const words = sentence(detail.exception_message.trim());
+  const words = sentence(translated(detail.exception_message.trim()));
   const roomy = [...panels].find((panel) => panel.node === node && panel.grows);
   if (roomy) roomy.error.textContent = words;
   app.extensionManager?.toast?.add({ severity: "error", summary: node.title, detail: words,

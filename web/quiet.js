@@ -1,5 +1,7 @@
 // Widgets that do nothing as others are set are not shown. They keep their values and their places
-// in saved workflows. Those that a first graph does not need are folded away in both kinds of nodes.
+// in saved workflows. Those that a first graph does not need are folded away in both kinds of nodes,
+// and so are outputs that have nothing to give.
+import { linkInto } from "./panel.js";
 import { asOneStep } from "./replace.js";
 import { say } from "./words.js";
 
@@ -22,6 +24,7 @@ const USED = {
     draws: ({ method }) => method === "pixel",
     remove_low_pass: ({ method }) => method === "pixel",
     seed: ({ method }) => method === "pixel",
+    painted_mask: ({ painted_mask: painted }) => painted !== "",
   },
   BayesDiff_UncertaintyScoreFilter: {
     z: ({ criterion }) => criterion === "mean + z sigma",
@@ -34,10 +37,19 @@ const USED = {
   },
 };
 
+// How many outputs are shown, the first ones, so that each keeps its place: a link names it by that.
+const OUTPUTS = {
+  BayesDiff_UncertaintyScoreFilter: (node) =>
+    (linkInto(node, "masks") ? 6 : linkInto(node, "latents") ? 4 : 2),
+};
+const ALL_OUTPUTS = "bayesdiff_outputs"; // a property of a node: all of them are shown
+
 const LEAST_WIDTH = 300; // that pictures and captions want
 const SHOWN = "bayesdiff_advanced"; // a property of a node: its advanced inputs are unfolded
 
 const inClassic = () => !window.LiteGraph?.vueNodesMode;
+
+const hiding = new WeakMap(); // by node
 
 /** Hides; to be called again when a widget changes. */
 export function keepQuiet(node) {
@@ -45,7 +57,7 @@ export function keepQuiet(node) {
   const hide = () => {
     const values = Object.fromEntries((node.widgets ?? []).map(({ name, value }) => [name, value]));
     for (const widget of node.widgets ?? []) {
-      const linked = node.inputs?.some(({ link, widget: of }) => of?.name === widget.name && link != null);
+      const linked = linkInto(node, widget.name);
       const idle = !linked && used[widget.name]?.(values) === false;
       const folded = !linked && inClassic() && widget.options?.advanced && !node.properties[SHOWN];
       widget.hidden = Boolean(idle || folded);
@@ -53,22 +65,48 @@ export function keepQuiet(node) {
       const options = widget._state?.options ?? widget.options;
       if (options && used[widget.name] && Boolean(options.hidden) !== idle) options.hidden = idle;
     }
+    hideOutputs(node, defined);
     node.graph?.setDirtyCanvas?.(true, true);
   };
+  const defined = node.outputs?.map(({ name, type, shape, localized_name, tooltip }) =>
+    ({ name, type, shape, localized_name, tooltip }));
   hide();
-  const [width, height] = node.computeSize(); // a saved size comes after that
-  node.setSize([Math.max(width, LEAST_WIDTH), height]);
+  hiding.set(node, hide);
+  fit(node); // a saved size comes after that
   return hide;
 }
 
-/** The canvas has no button for it, as Nodes 2.0 has. */
+function fit(node) {
+  const [width, height] = node.computeSize();
+  node.setSize([Math.max(width, LEAST_WIDTH), height]);
+}
+
+/** What is linked stays, so that every saved graph does. */
+function hideOutputs(node, defined) {
+  const count = OUTPUTS[node.comfyClass];
+  if (!count) return;
+  if (!node.graph) return node.outputs.splice(count(node)); // just made: nothing is linked yet
+  const wanted = node.properties[ALL_OUTPUTS] ? defined.length : count(node);
+  while (node.outputs.length > wanted && !node.isOutputConnected(node.outputs.length - 1)) {
+    node.removeOutput(node.outputs.length - 1);
+  }
+  for (const { name, type, ...more } of defined.slice(node.outputs.length, wanted)) {
+    node.addOutput(name, type, more);
+  }
+}
+
+/** In the menu of a node. Nodes 2.0 has a button of its own for inputs. */
 export function foldItems(node) {
-  const folds = inClassic() && node?.comfyClass?.startsWith("BayesDiff_")
-    && node.widgets?.some(({ options }) => options?.advanced);
-  if (!folds) return [];
-  const shown = Boolean(node.properties[SHOWN]);
-  return [{ content: say(shown ? "fold" : "unfold"), callback: () => asOneStep(node.graph, () => {
-    node.properties[SHOWN] = !shown;
-    keepQuiet(node);
-  }) }];
+  if (!node?.comfyClass?.startsWith("BayesDiff_")) return [];
+  const item = (property, show, hide) => {
+    const shown = Boolean(node.properties[property]);
+    return { content: say(shown ? hide : show), callback: () => asOneStep(node.graph, () => {
+      node.properties[property] = !shown;
+      hiding.get(node)?.();
+      fit(node);
+    }) };
+  };
+  const advanced = inClassic() && node.widgets?.some(({ options }) => options?.advanced);
+  return [...(advanced ? [item(SHOWN, "unfold", "fold")] : []),
+    ...(OUTPUTS[node.comfyClass] ? [item(ALL_OUTPUTS, "allOutputs", "fewOutputs")] : [])];
 }

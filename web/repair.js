@@ -1,25 +1,32 @@
 // "Repair the red parts": adds the blueprint, wired to a sampler, and a slider for before and after.
 import { api } from "../../scripts/api.js";
 import { app } from "../../scripts/app.js";
-import { element, origin, valuesOf, widgetOf } from "./panel.js";
+import { button, linkInto, linksFrom, origin, valuesOf, widgetOf } from "./panel.js";
 import { asOneStep } from "./replace.js";
 import { say } from "./words.js";
 
 const BLUEPRINT = "Uncertainty-guided repair";
 const SAMPLERS = ["BayesDiff_KSampler", "BayesDiff_SamplerCustom"];
+const HEATMAP = "BayesDiff_UncertaintyHeatmap", REPAIR = "BayesDiff_RepairWhereUnsure";
 const [LATENT, TRAJECTORY] = [0, 2]; // outputs of a sampler
 const SETTINGS = ["seed", "steps", "cfg", "sampler_name", "scheduler"];
 const GAP = 60;
 
+export const isSampler = ({ comfyClass }) => SAMPLERS.includes(comfyClass);
+
 /** The sampler whose map a node shows, and the node that knows its model and prompts. */
 function samplerOf(node) {
-  const sampler = SAMPLERS.includes(node.comfyClass) ? node : origin(node, "trajectory");
-  return SAMPLERS.includes(sampler?.comfyClass) ? sampler : null;
+  const sampler = isSampler(node) ? node : origin(node, "trajectory");
+  return sampler && isSampler(sampler) ? sampler : null;
 }
 
-export function repairButton(node) {
-  return element("button", { type: "button", class: "bayesdiff-repair", title: say("repairTitle"),
-    onclick: () => repair(node) }, say("repair"));
+export const repairButton = (node) =>
+  button(say("repairTitle"), say("repair"), () => repair(node));
+
+/** The heat maps whose masks count for what a node shows: itself, and the one in its repair. */
+export function heatmapsOf(node) {
+  const added = samplerOf(node)?.graph?.getNodeById(samplerOf(node).properties.bayesdiff_repair);
+  return [node, ...added?.subgraph?.nodes ?? []].filter(({ comfyClass }) => comfyClass === HEATMAP);
 }
 
 async function repair(node) {
@@ -33,7 +40,7 @@ async function repair(node) {
   if (!blueprint) return tell("error", "repairNoBlueprint");
   const made = asOneStep(sampler.graph, () => added(sampler, blueprint));
   show(made);
-  const missing = made.inputs.some(({ link, widget }) => link == null && !widget);
+  const missing = made.inputs.some(({ widget }, slot) => !widget && !made.isInputConnected(slot));
   tell(missing ? "warn" : "success", missing ? "repairMissing" : "repairAdded");
 }
 
@@ -58,11 +65,14 @@ function added(sampler, blueprint) {
   sampler.connect(TRAJECTORY, made, made.findInputSlot("trajectory"));
   const decoder = decoderOf(sampler);
   if (decoder) relink(decoder, "vae", made, "vae");
+  // A widget may be shown on the blueprint's node, or stand only where it is used.
+  const inside = made.subgraph.nodes.find(({ comfyClass }) => comfyClass === REPAIR);
   for (const [name, value] of Object.entries(valuesOf(sampler, SETTINGS))) {
-    const widget = widgetOf(made, name);
-    if (widget && value !== undefined) widget.value = name === "seed" ? Number(value) + 1 : value;
+    for (const widget of [widgetOf(made, name), widgetOf(inside, name)]) {
+      if (widget && value !== undefined) widget.value = name === "seed" ? Number(value) + 1 : value;
+    }
   }
-  compare(graph, made, decoder);
+  sampler.properties.bayesdiff_compare = compare(graph, made, decoder).id;
   return made;
 }
 
@@ -75,23 +85,31 @@ function room({ graph, pos, size }) {
 
 /** Gives an input what another node's input has. */
 function relink(from, name, to, input) {
-  const { graph } = from;
-  const id = from.inputs?.find((each) => each.name === name)?.link;
-  const link = id == null ? null : graph.getLink?.(id) ?? graph.links?.[id];
-  const source = link && graph.getNodeById(link.origin_id);
+  const link = linkInto(from, name);
+  const source = link && from.graph.getNodeById(link.origin_id);
   if (source) source.connect(link.origin_slot, to, to.findInputSlot(input));
 }
 
 /** What decodes the sampler's picture; else any node that has a VAE linked. */
 function decoderOf(sampler) {
   const { graph } = sampler;
-  const next = (sampler.outputs[LATENT].links ?? []).map((id) =>
-    graph.getNodeById((graph.getLink?.(id) ?? graph.links?.[id])?.target_id));
+  const next = linksFrom(sampler, LATENT).map((link) => graph.getNodeById(link.target_id));
   return [...next, ...graph.nodes].find((node) => node && origin(node, "vae") && !node.subgraph);
 }
 
+/** The node that shows what a node's repair has made, beside the map's own slider for that. */
+export function comparisonOf(node) {
+  const sampler = samplerOf(node);
+  return sampler?.graph?.getNodeById(sampler.properties.bayesdiff_compare);
+}
+
+/** Of what such a node told: the repaired pictures. */
+export const repairedOf = (output) => output?.b_images ?? output?.images ?? [];
+
 function compare(graph, made, decoder) {
-  const kind = decoder?.type === "VAEDecode" && window.LiteGraph.registered_node_types.ImageCompare
+  const { registered_node_types: known, vueNodesMode } = window.LiteGraph;
+  // The stock slider is made for Nodes 2.0 only.
+  const kind = vueNodesMode && decoder?.type === "VAEDecode" && known.ImageCompare
     ? "ImageCompare" : "PreviewImage";
   const shown = window.LiteGraph.createNode(kind);
   shown.pos = [made.pos[0] + made.size[0] + GAP, made.pos[1]];
@@ -100,6 +118,7 @@ function compare(graph, made, decoder) {
   const images = shown.inputs.filter(({ type }) => type === "IMAGE").map(({ name }) => name);
   if (kind === "ImageCompare") decoder.connect(0, shown, shown.findInputSlot(images[0]));
   made.connect(0, shown, shown.findInputSlot(images.at(-1)));
+  return shown;
 }
 
 function show(node) {

@@ -1,6 +1,6 @@
 // Stock sampler to ours and back, with its values and links, as one step to undo.
 import { app } from "../../scripts/app.js";
-import { setWidget, widgetOf } from "./panel.js";
+import { linksFrom, setWidget, widgetOf } from "./panel.js";
 import { say } from "./words.js";
 
 // type -> what takes its place, and which of its outputs there gives what each of ours did
@@ -51,12 +51,11 @@ export function replaced(node, { type, outputs }) {
   });
 }
 
-const linkOf = (graph, id) => graph.getLink?.(id) ?? graph.links?.[id];
-
 /** By name; inside of a subgraph a link may come from its edge. Gives the names of what is lost. */
 function moveInputs(graph, node, made) {
-  return node.inputs.filter(({ link }) => link != null).flatMap(({ name, link: id }) => {
-    const link = linkOf(graph, id), slot = made.findInputSlot(name);
+  return node.inputs.flatMap(({ name }, at) => {
+    const link = node.getInputLink(at), slot = made.findInputSlot(name);
+    if (!link) return [];
     if (slot < 0) return [name];
     const from = graph.getNodeById(link.origin_id);
     if (from) from.connect(link.origin_slot, made, slot, link.parentId);
@@ -66,8 +65,8 @@ function moveInputs(graph, node, made) {
 }
 
 function moveOutputs(graph, node, made, outputs) {
-  return node.outputs.flatMap(({ name, links }, slot) => [...links ?? []].flatMap((id) => {
-    const link = linkOf(graph, id), now = outputs[slot];
+  return node.outputs.flatMap(({ name }, slot) => linksFrom(node, slot).flatMap((link) => {
+    const now = outputs[slot];
     if (now === undefined) return [name];
     const to = graph.getNodeById(link.target_id);
     if (to) made.connect(now, to, link.target_slot, link.parentId);

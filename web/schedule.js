@@ -2,7 +2,7 @@
 // run as the server expects it, after it as it was. What would fail is said before it does.
 import { api } from "../../scripts/api.js";
 import { addPanel, element, origin, svg, valuesOf } from "./panel.js";
-import { say } from "./words.js";
+import { say, translated } from "./words.js";
 
 const HEIGHT = 66;
 const WIDGETS = ["mode", "skip_schedule", "skip_interval", "uncertain_steps", "probe_levels",
@@ -85,7 +85,7 @@ class Strip {
     const cost = calls ? say(done ? "costWas" : "costIs", { times }) : "";
     const marks = marked.size || !calls ? say("costExtra", { extra, marked: marked.size }) : "";
     const check = after ? say("costCheck", { after }) : "";
-    this.words.textContent = error ?? words ?? `${cost}${marks}${say("costSteps", { steps })}${check}`;
+    this.words.textContent = (error && translated(error)) ?? words ?? `${cost}${marks}${say("costSteps", { steps })}${check}`;
     this.words.toggleAttribute("data-error", Boolean(error));
     this.ticks.setAttribute("aria-label", `${mode}: ${this.words.textContent}`);
     this.words.title = error ?? say(done ? "costWasTitle" : "costIsTitle");

@@ -1,7 +1,10 @@
 // The map over the picture, at the result and at the steps in which it formed.
-import { addPanel, button, element, fileURL, origin, sentence, short, widgetOf } from "./panel.js";
+import { api } from "../../scripts/api.js";
+import { addPanel, button, element, fileURL, keyOf, nodeAt, nodeOf, origin, sentence, short, widgetOf }
+  from "./panel.js";
 import { Lightbox } from "./lightbox.js";
-import { repairButton } from "./repair.js";
+import { dropPainted, editMask, isPainted } from "./mask.js";
+import { comparisonOf, heatmapsOf, isSampler, repairButton, repairedOf } from "./repair.js";
 import { stepWarning } from "./schedule.js";
 import { say } from "./words.js";
 
@@ -12,19 +15,46 @@ class Viewer {
   constructor(node) {
     this.node = node;
     this.images = [];
+    this.repaired = [];
     this.at = { image: 0, frame: 0 };
     this.opacity = node.properties.bayesdiff_opacity ?? widgetOf(node, "opacity")?.value ?? 0.8;
     this.build();
+    viewers.set(node, this);
     addPanel(node, "viewer", this.root, {
       height: HEIGHT,
       show: (output) => this.show(output.bayesdiff?.[0]),
       look: () => this.look(),
+      restored: (outputs) => {
+        const comparison = comparisonOf(node);
+        if (comparison) this.compare(repairedOf(outputs[keyOf(comparison)]));
+      },
     });
+  }
+
+  /** Beside the picture, what its repair has made of it: a slider between both. */
+  compare(files) {
+    if (!this.images.length) return;
+    this.repaired = files;
+    this.split.value = 0.5;
+    this.draw();
   }
 
   look() {
     this.followWidget();
     this.warn();
+    this.offerMask();
+  }
+
+  /** That of the image shown: a heat map's own, a sampler's by the repair that was added to it. */
+  mask() {
+    const shown = [this, ...heatmapsOf(this.node).map((node) => viewers.get(node))];
+    return shown.map((viewer) => viewer?.images[this.at.image]?.mask).find(Boolean);
+  }
+
+  offerMask() {
+    const mask = this.mask();
+    this.editButton.hidden = !mask;
+    this.dropButton.hidden = !mask || !isPainted(mask, heatmapsOf(this.node));
   }
 
   /** Before a run, of what would fail. */
@@ -62,6 +92,16 @@ class Viewer {
     this.words = element("div", { class: "bayesdiff-caption", "aria-live": "polite" });
     this.bar = element("span", { class: "bayesdiff-bar" });
     this.warning = element("div", { class: "bayesdiff-error", role: "alert" });
+    this.split = slider(say("split"), 1, 0.01, () => this.paint());
+    this.splitRow = element("div", { class: "bayesdiff-row", hidden: "" },
+      element("span", {}, say("repaired")), this.split, element("span", {}, say("before")));
+    const onMask = (key, act) => {
+      const made = button(say(`${key}Title`), say(key), () => act(this.mask(), heatmapsOf(this.node)));
+      made.hidden = true;
+      return made;
+    };
+    this.editButton = onMask("editMask", editMask);
+    this.dropButton = onMask("dropMask", dropPainted);
     const body = element("div", { class: "bayesdiff-body" }, this.warning,
       element("div", { class: "bayesdiff-stage" }, this.canvas, this.hint),
       this.words,
@@ -72,7 +112,9 @@ class Viewer {
         button(say("enlarge"), "⤢", () => this.lightbox.open())),
       element("div", { class: "bayesdiff-row" }, element("span", {}, say("sure")), this.bar,
         element("span", {}, say("unsure")), this.opacitySlider),
-      repairButton(this.node));
+      this.splitRow,
+      element("div", { class: "bayesdiff-row bayesdiff-repair" }, repairButton(this.node),
+        this.editButton, this.dropButton));
     this.root = element("div", { class: "bayesdiff-viewer" }, body);
     this.lightbox = new Lightbox(this.root, body, () => this.canvas,
       () => `bayesdiff_${this.at.image + 1}`);
@@ -89,20 +131,36 @@ class Viewer {
     const viewer = told?.viewer ?? told;
     if (!viewer?.images?.length) return;
     this.stop();
-    Object.assign(this, { images: viewer.images, map: viewer.map, stepsMap: viewer.steps_map,
-      leftOut: viewer.left_out });
-    this.colors = viewer.colors;
-    this.bar.style.setProperty("--colors", this.colors.map(([r, g, b, a]) =>
+    this.take(viewer, viewer.images);
+    this.at.frame = this.frames(this.at.image).length - 1;
+    this.draw();
+  }
+
+  take({ map, steps_map: stepsMap, left_out: leftOut, colors, steps }, images) {
+    Object.assign(this, { images, map, stepsMap, leftOut, colors, total: steps });
+    if (isSampler(this.node)) comparing(this.node).forEach((viewer) => { viewer.repaired = []; });
+    this.bar.style.setProperty("--colors", colors.map(([r, g, b, a]) =>
       `rgb(${r} ${g} ${b} / ${a / 255})`).join());
     this.enable(true);
-    const image = Math.min(this.at.image, this.images.length - 1);
-    this.at = { image, frame: this.frames(image).length - 1 };
+    this.at.image = Math.min(this.at.image, images.length - 1);
+  }
+
+  /** A step of the run that goes on: the picture forms, and can be gone back in already. */
+  forms(told) {
+    const { file, frames } = told.sheet;
+    const before = told.step > (this.images[0]?.forming?.at(-1).step ?? Infinity) ? this.images : [];
+    const atEnd = !before.length || this.at.frame === this.frames(this.at.image).length - 1;
+    this.take(told, frames.map((frame, column) => ({ forming: [...before[column]?.forming ?? [],
+      { ...frame, column, columns: frames.length, file }] })));
+    this.root.toggleAttribute("data-stale", false);
+    if (atEnd) this.at.frame = this.frames(this.at.image).length - 1;
     this.draw();
   }
 
   /** Of an image: its steps, and last the result as the node has made it. */
   frames(image) {
-    const { steps, result } = this.images[image];
+    const { steps, result, forming } = this.images[image];
+    if (forming) return forming;
     const columns = (sheet) => (sheet?.frames ?? []).map((frame, column, all) =>
       ({ ...frame, column, columns: all.length, file: sheet.file }));
     const before = columns(steps);
@@ -125,7 +183,9 @@ class Viewer {
     this.stepSlider.value = frame;
     this.stepSlider.disabled = this.playButton.disabled = frames.length < 2;
     this.count.textContent = `${image + 1}/${this.images.length}`;
-    const sheet = await loaded(fileURL(now.file)).catch(() => null);
+    const file = frame === frames.length - 1 && this.repaired[image];
+    const [sheet, after] = await Promise.all([now.file, file].map((each) =>
+      each && loaded(fileURL(each)).catch(() => null)));
     if (this.at.image !== image || this.at.frame !== frame) return; // another is wanted by now
     this.root.toggleAttribute("data-gone", !sheet);
     if (!sheet) {
@@ -134,10 +194,12 @@ class Viewer {
     }
     const width = sheet.width / now.columns, height = sheet.height / 2;
     const left = now.column * width;
-    this.now = { ...now, width, height, sheet, left, codes: codes(sheet, left, width, height) };
+    this.splitRow.hidden = !after;
+    this.now = { ...now, after, width, height, sheet, left, codes: codes(sheet, left, width, height) };
     this.layer = this.colored();
     Object.assign(this.canvas, { width, height });
     this.canvas.style.imageRendering = Math.max(width, height) < 200 ? "pixelated" : "auto";
+    this.offerMask();
     this.bar.title = say("range", { low: short(now.low), high: short(now.high) });
     this.paint();
     this.caption();
@@ -146,13 +208,27 @@ class Viewer {
   /** The picture, and unless it is peeked at bare the map over it. */
   paint() {
     if (!this.now) return;
-    const { sheet, left, width, height, blank } = this.now;
+    const { sheet, left, width, height, blank, after } = this.now;
     const context = this.canvas.getContext("2d");
     context.globalAlpha = 1;
     context.drawImage(sheet, left, 0, width, height, 0, 0, width, height);
     if (this.peeking) return;
     context.globalAlpha = blank ? 1 : this.opacity;
     context.drawImage(this.layer, 0, 0);
+    if (after) this.paintRepaired(context);
+  }
+
+  /** Left of the slider. */
+  paintRepaired(context) {
+    const { after, width, height } = this.now;
+    const edge = Math.round(this.split.value * width);
+    context.globalAlpha = 1;
+    context.save();
+    context.beginPath();
+    context.rect(0, 0, edge, height);
+    context.clip();
+    context.drawImage(after, 0, 0, width, height);
+    context.restore();
   }
 
   colored() {
@@ -172,8 +248,9 @@ class Viewer {
   caption(extra = "") {
     if (!this.now) return;
     const { step, sigma } = this.now;
-    const atEnd = this.at.frame === +this.stepSlider.max;
-    const all = this.images[this.at.image].steps?.frames.at(-1).step; // the result is kept always
+    const { steps, forming } = this.images[this.at.image];
+    const atEnd = this.at.frame === +this.stepSlider.max && !forming;
+    const all = this.total ?? steps?.frames.at(-1).step; // the result is kept always
     const where = atEnd ? say("result") : say("atStep", { step, steps: all });
     const left = this.leftOut ? say("moreImages", { count: this.leftOut }) : "";
     const glows = this.colors[0][3] === 0; // else every pixel has a color, and the bar tells
@@ -270,5 +347,20 @@ function codes(sheet, left, width, height) {
   const { data } = context.getImageData(0, 0, width, height);
   return Uint16Array.from({ length: width * height }, (_, i) => 256 * data[4 * i] + data[4 * i + 1]);
 }
+
+const viewers = new WeakMap(); // by node
+
+api.addEventListener("bayesdiff.forms", ({ detail }) => viewers.get(nodeOf(detail))?.forms(detail));
+
+/** The viewers of what one repair is about. */
+function comparing(node, made = comparisonOf(node)) {
+  return (made?.graph?.nodes ?? []).filter((each) => viewers.has(each) && comparisonOf(each) === made)
+    .map((each) => viewers.get(each));
+}
+
+api.addEventListener("executed", ({ detail }) => {
+  const made = nodeAt(detail.display_node ?? detail.node);
+  comparing(made, made).forEach((viewer) => viewer.compare(repairedOf(detail.output)));
+});
 
 export const addViewer = (node) => new Viewer(node);

@@ -1,6 +1,9 @@
-// All words that our panels say, in one place, so that they can be said in another language. {name}
-// stands for a value.
+// All words that our panels say, in one place. {name} stands for a value. Other languages are in
+// locales/, with what nodes report besides: there a line's English stands for it.
+import { app } from "../../scripts/app.js";
+
 const WORDS = {
+  report: "report",
   noReport: "The report appears here when the node runs.",
   noMap: "The picture and its map appear here when the node runs.",
   noScores: "The pictures and their scores appear here when the node runs.",
@@ -70,12 +73,24 @@ const WORDS = {
   replacedLost: "No longer linked, as this node does not have it: {names}.",
   unfold: "Show advanced inputs",
   fold: "Hide advanced inputs",
+  allOutputs: "Show all outputs",
+  fewOutputs: "Hide outputs that are not used",
   repair: "Repair the red parts",
   repairTitle: "Adds a second pass that redraws only the red parts, wired to this sampler.",
+  editMask: "Edit the mask",
+  editMaskTitle: "Opens the mask of this picture in the MaskEditor. What you save there is repaired.",
+  dropMask: "Undo",
+  dropMaskTitle: "Back to the mask that the map gives.",
+  maskHelper: "Mask, while it is edited",
+  maskEdited: "The next run takes your mask for this picture.",
   repairAdded: "Added, wired to this sampler. Press Run.",
   repairMissing: "Added. Link what is still open on it, then press Run.",
   repairNoSampler: "Link the trajectory of a BayesDiff sampler first: the repair starts from it.",
   repairNoBlueprint: "The blueprint Uncertainty-guided repair was not found on the server.",
+
+  split: "between the repaired picture and the one before",
+  repaired: "repaired",
+  before: "before",
 
   enlarge: "enlarge",
   close: "close",
@@ -85,5 +100,32 @@ const WORDS = {
   notCopied: "This browser does not copy pictures.",
 };
 
-export const say = (key, values = {}) =>
-  WORDS[key].replace(/\{(\w+)\}/g, (_, name) => values[name]);
+const LANGUAGES = ["zh"]; // beside English
+const here = await translation().catch(() => ({}));
+const LINES = Object.entries(here.reports ?? {}).map(([english, words]) => [pattern(english), words]);
+
+async function translation() {
+  const language = app.extensionManager?.setting?.get("Comfy.Locale");
+  if (!LANGUAGES.includes(language)) return {};
+  return (await fetch(new URL(`./locales/${language}.json`, import.meta.url))).json();
+}
+
+/** Of a line with values in it; each name is a group. */
+function pattern(english) {
+  const parts = english.split(/\{(\w+)\}/).map((part, place) =>
+    (place % 2 ? `(?<${part}>.*?)` : part.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")));
+  return new RegExp(`^${parts.join("")}$`);
+}
+
+const filled = (words, values) => words.replace(/\{(\w+)\}/g, (_, name) => values[name]);
+
+export const say = (key, values = {}) => filled(here.words?.[key] ?? WORDS[key], values);
+
+/** What the server said, line by line; what has no translation stays as it is. */
+export const translated = (text) => text.split("\n").map((line) => {
+  for (const [english, words] of LINES) {
+    const found = english.exec(line);
+    if (found) return filled(words, found.groups ?? {});
+  }
+  return line;
+}).join("\n");

@@ -33,7 +33,8 @@ def page(chromium, server):
     page.set_default_timeout(60_000)  # the machine may be busy
     errors = []
     page.on("pageerror", lambda error: errors.append(f"{error} {error.stack}"))
-    page.on("console", lambda message: message.type == "error"
+    # What a listener of ours throws, and what it uses that is going away, the front end warns of.
+    page.on("console", lambda message: message.type in ("error", "warning")
             and errors.append(f"{message.text} {message.location.get('url')}"))
     # A first visit opens the template browser.
     ask(server.address, "/settings", {"Comfy.TutorialCompleted": True})

@@ -1,5 +1,8 @@
 """Graphs put on the canvas, described as the API format does: inputs are values or links."""
 
+DEMO_SIZE = 64  # pixels that the demo model draws
+DEMO_CLASS = "hand"  # one of those that it knows
+
 ADD_NODES = """([wanted, places]) => {
     const made = {};
     for (const [name, inputs] of Object.entries(wanted)) {

@@ -9,7 +9,7 @@ import os
 from PIL import Image
 
 from tests.browser.conftest import SCREENSHOTS
-from tests.browser.graphs import add_nodes
+from tests.browser.graphs import DEMO_CLASS, DEMO_SIZE, add_nodes
 from tools.places import REPOSITORY
 from tools.server import ask
 
@@ -17,11 +17,11 @@ DOCS = REPOSITORY / "web" / "docs"
 # type -> widgets, and links as [node, output]; in an order in which all but Load can be made
 NODES = {
     "BayesDiff_DemoModel": {},
-    "BayesDiff_DemoPrompt": {"name": "person"},
+    "BayesDiff_DemoPrompt": {"name": DEMO_CLASS},
     "ConditioningZeroOut": {"conditioning": ["BayesDiff_DemoPrompt", 0]},
-    "EmptyLatentImage": {"width": 32, "height": 32, "batch_size": 4},
+    "EmptyLatentImage": {"width": DEMO_SIZE, "height": DEMO_SIZE, "batch_size": 4},
     "BayesDiff_ModelInfo": {"model": ["BayesDiff_DemoModel", 0]},
-    "BayesDiff_LLLAFit": {"model": ["BayesDiff_DemoModel", 0], "num_latents": 16, "size": 32,
+    "BayesDiff_LLLAFit": {"model": ["BayesDiff_DemoModel", 0], "num_latents": 16, "size": DEMO_SIZE,
                           "structure": "diagonal", "positive": ["BayesDiff_DemoPrompt", 0]},
     "BayesDiff_LLLASave": {"posterior": ["BayesDiff_LLLAFit", 0], "filename_prefix": "pictures"},
     "BayesDiff_LLLALoad": {},
@@ -42,7 +42,7 @@ NODES = {
                                          "images": ["VAEDecode", 0]},
     "BayesDiff_UncertaintySelfCheck": {"scores": ["BayesDiff_UncertaintyScore", 0],
                                        "liked": "1,2", "disliked": "3,4"},
-    "EmptyLatentImage 2": {"width": 32, "height": 32},
+    "EmptyLatentImage 2": {"width": DEMO_SIZE, "height": DEMO_SIZE},
     "BayesDiff_BestOfN": {
         "seed": 3, "steps": 10, "cfg": 2.5, "n": 4, "scheduler": "normal",
         "model": ["BayesDiff_DemoModel", 0],

@@ -63,5 +63,5 @@ def test_widgets_keep_their_order(page):
     assert values == {
         "Score": ["trajectory variance"],
         "ScoreFilter": ["mean + z sigma", 1, 16, 1, 0, False, "", "", "only compare", "",
-                        "doubt", False, 600, "keep by criterion"],
+                        "doubt", False, 600, "keep by criterion", "stop what follows", 0],
         "SelfCheck": ["1,2", "3,4", "", "only check"]}

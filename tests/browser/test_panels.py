@@ -15,7 +15,7 @@ from PIL import Image
 from playwright.sync_api import TimeoutError
 
 from tests.browser.conftest import SCREENSHOTS
-from tests.browser.graphs import add_nodes, node, until, widget
+from tests.browser.graphs import DEMO_CLASS, DEMO_SIZE, add_nodes, node, until, widget
 from tools.places import REPOSITORY
 
 SAMPLING = {"steps": 8, "cfg": 2.5, "mode": "accurate", "check": "off",
@@ -24,9 +24,9 @@ SAMPLING = {"steps": 8, "cfg": 2.5, "mode": "accurate", "check": "off",
             "negative": ["BayesDiff_DemoPrompt 2", 0], "latent_image": ["EmptyLatentImage", 0]}
 NODES = {
     "BayesDiff_DemoModel": {},
-    "BayesDiff_DemoPrompt": {"name": "heart"},
+    "BayesDiff_DemoPrompt": {"name": DEMO_CLASS},
     "BayesDiff_DemoPrompt 2": {"name": "nothing"},
-    "EmptyLatentImage": {"width": 32, "height": 32, "batch_size": 4},
+    "EmptyLatentImage": {"width": DEMO_SIZE, "height": DEMO_SIZE, "batch_size": 4},
     "BayesDiff_KSampler": SAMPLING,
     "VAEDecode": {"samples": ["BayesDiff_KSampler", 0], "vae": ["BayesDiff_DemoModel", 1]},
     "BayesDiff_UncertaintyHeatmap": {"trajectory": ["BayesDiff_KSampler", 2],
@@ -187,7 +187,8 @@ def check_viewer(page, viewer):
     viewer.find("[aria-label='previous image']").click()
     viewer.wait(f"root.querySelector('canvas').toDataURL() === '{result}'")
     viewer.find("canvas").hover()
-    viewer.wait(f"/ at 1[56], 1[56]: more than \\d+ % of the picture$/.test({CAPTION})")
+    near = "|".join(str(DEMO_SIZE // 2 - off) for off in (0, 1))
+    viewer.wait(f"/ at ({near}), ({near}): more than \\d+ % of the picture$/.test({CAPTION})")
     value = float(re.match(r"[\d.e-]+", viewer.tell(CAPTION))[0])
     assert 0 < value < 1
 
@@ -327,7 +328,7 @@ def test_another_tab_can_choose_and_both_are_told(page, server):
 SEED_GRAPH = {
     **{name: NODES[name] for name in ("BayesDiff_DemoModel", "BayesDiff_DemoPrompt",
                                       "BayesDiff_DemoPrompt 2")},
-    "EmptyLatentImage": {"width": 32, "height": 32, "batch_size": 1},
+    "EmptyLatentImage": {"width": DEMO_SIZE, "height": DEMO_SIZE, "batch_size": 1},
     "BayesDiff_BestOfN": {
         "steps": 8, "cfg": 2.5, "n": 5, "keep": 2, "scheduler": "normal",
         "model": ["BayesDiff_DemoModel", 0], "positive": ["BayesDiff_DemoPrompt", 0],
@@ -617,7 +618,29 @@ def test_our_files_are_small_and_none_is_asked_from_elsewhere(page, server):
                            " [entry.name, entry.decodedBodySize])")
     ours = {name: size for name, size in loaded if "/extensions/ComfyUI-BayesDiff/" in name}
     assert {name.rsplit("/", 1)[-1] for name in ours} == {
-        "bayesdiff.js", "gallery.js", "lightbox.js", "panel.css", "panel.js", "quiet.js",
+        "bayesdiff.js", "gallery.js", "lightbox.js", "mask.js", "panel.css", "panel.js", "quiet.js",
         "repair.js", "replace.js", "report.js", "schedule.js", "viewer.js", "words.js"}
     assert 0 < sum(ours.values()) < 90_000
     assert all(name.startswith((server.address, "data:", "blob:")) for name, _ in loaded)
+
+
+@KINDS
+def test_a_waiting_run_is_stopped_from_its_gallery_and_goes_on_when_its_time_is_over(page, nodes_2):
+    page.evaluate("(on) => window.app.extensionManager.setting.set('Comfy.VueNodes.Enabled', on)",
+                  nodes_2)
+    gallery = waiting_graph(page)
+    page.get_by_test_id("queue-button").click()
+    gallery.wait("root.hasAttribute('data-waiting')")
+    page.evaluate("() => { window.ended = []; for (const end of ['interrupted', 'success'])"
+                  " window.app.api.addEventListener(`execution_${end}`, () =>"
+                  " window.ended.push(end)); }")
+    gallery.find("[title='Stop the run']").click()
+    until(page, "window.ended[0] === 'interrupted'")
+    gallery.wait("!root.hasAttribute('data-waiting')")
+    gallery.set("wait_seconds", 1)
+    gallery.set("no_answer", "keep all")
+    page.get_by_test_id("queue-button").click()
+    until(page, "window.ended[1] === 'success'")
+    until(page, f"{widget('BayesDiff_UncertaintyScoreFilter', 'report')}.element.firstChild.value"
+                ".includes('all are kept: nobody chose in time')")
+    page.evaluate("() => window.app.extensionManager.setting.set('Comfy.VueNodes.Enabled', false)")

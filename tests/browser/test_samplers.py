@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.browser.graphs import add_nodes, node, widget
+from tests.browser.graphs import add_nodes, node, until, widget
 
 NODES = {
     "UNETLoader": {"unet_name": "tiny_wan.safetensors"},
@@ -41,6 +41,26 @@ def test_sampler_says_its_cost_and_the_heat_map_shows_in_the_node(page, screensh
                            else "mode free (no posterior is connected): 5 network calls, 0")
     page.wait_for_timeout(500)
     screenshot()
+
+
+def test_the_panel_fills_where_the_run_comes_from_the_cache(page):
+    """As after the page was loaded anew: the host runs nothing, and tells again what it told."""
+    told = f"{widget('BayesDiff_KSampler', 'report')}.element.firstChild.value"
+    fixed = {"control_after_generate": "fixed", "seed": 12, **NODES["BayesDiff_KSampler"]}
+    page.evaluate("""() => window.app.api.addEventListener("execution_cached",
+        ({ detail }) => { window.cached = detail.nodes; })""")
+    for again in (False, True):
+        page.evaluate("() => { window.app.graph.clear(); window.app.nodeOutputs = {};"
+                      " window.cached = null; }")
+        add_nodes(page, NODES | {"BayesDiff_KSampler": fixed}, PLACES)
+        assert not page.evaluate(f"() => {told}")
+        page.evaluate("() => window.app.queuePrompt(0)")
+        until(page, f"{told}.startsWith('mode free (no posterior is connected)')")
+        sampler = page.evaluate(f"() => String({node('BayesDiff_KSampler')}.id)")
+        until(page, "window.cached")
+        assert not again or sampler in page.evaluate("() => window.cached")
+        until(page, f"{widget('BayesDiff_KSampler', 'viewer')}.element"
+                    ".querySelector('.bayesdiff-count').textContent === '1/2'")
 
 
 def test_ksamplers_widgets_come_first_and_in_its_order(page):

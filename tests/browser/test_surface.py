@@ -1,13 +1,16 @@
 """From a stock graph to ours and back, repair, errors where they are seen, quiet nodes."""
 
 import contextlib
+import io
 import itertools
 
 import pytest
+from PIL import Image
 from playwright.sync_api import TimeoutError
 
 from tests.browser.graphs import add_nodes, node, until, widget
 from tests.browser.test_panels import KINDS, LOOK, NODES, PLACES, SAMPLING, Panel, panels, run
+from tools.server import ask
 
 __all__ = ["panels"]  # a fixture
 SEEDS = itertools.count(50_000)
@@ -148,10 +151,12 @@ def test_links_at_the_edge_of_a_subgraph_are_kept(page):
 def test_the_repair_button_adds_the_blueprint_wired_and_one_run_shows_before_and_after(
         page, panels, nodes_2, screenshot):
     run(page, panels)
-    panels["map"].find(".bayesdiff-repair").click()
+    panels["map"].find(".bayesdiff-repair button").click()
     repair = "window.app.graph.nodes.find((n) => n.subgraph)"
-    until(page, f"{repair} && {node('ImageCompare')}")
-    assert page.evaluate(f"() => {repair}.inputs.filter((i) => !i.widget && i.link == null)") == []
+    shown = node("ImageCompare" if nodes_2 else "PreviewImage")  # the stock slider: 2.0 only
+    until(page, f"{repair} && {shown}")
+    assert page.evaluate(f"() => {repair}.inputs.filter((input, slot) => !input.widget &&"
+                         f" !{repair}.isInputConnected(slot))") == []
     prompt = page.evaluate(QUEUED)
     again = next(each for each in prompt.values()
                  if each["class_type"] == "BayesDiff_RepairWhereUnsure")
@@ -161,15 +166,97 @@ def test_the_repair_button_adds_the_blueprint_wired_and_one_run_shows_before_and
         {name: first[name] for name in ("steps", "cfg", "sampler_name", "model", "positive",
                                         "negative")}
     count = page.evaluate("() => window.app.graph.nodes.length")
-    panels["steps"].find(".bayesdiff-repair").click()  # the same sampler's: it is there already
+    panels["steps"].find(".bayesdiff-repair button").click()  # of the same sampler: it is there
     page.wait_for_timeout(500)
     assert page.evaluate("() => window.app.graph.nodes.length") == count
     page.evaluate("() => Object.assign(window.app.canvas.ds, { scale: 0.5, offset: [0, 100] })")
     page.get_by_test_id("queue-button").click()
-    compared = f"window.app.nodeOutputs[{node('ImageCompare')}.id]"
-    until(page, f"{compared}.a_images.length && {compared}.b_images.length")
+    compared = f"window.app.nodeOutputs[{shown}.id]"
+    until(page, f"{compared}.a_images.length && {compared}.b_images.length" if nodes_2
+          else f"{compared}.images.length")
+    check_slider(panels["map"])
+    panels["steps"].wait(f"{SPLIT}.checkVisibility()")
     page.wait_for_timeout(1000)
     screenshot()
+
+
+SPLIT = "root.querySelector(\"[aria-label^='between the repaired']\")"
+
+
+def check_slider(viewer):
+    """From the picture before, with its map, to the repaired one, which is another."""
+    viewer.wait(f"{SPLIT}.checkVisibility()")
+
+    def at(split):
+        viewer.tell(f"({SPLIT}.value = given, {SPLIT}.dispatchEvent(new Event('input')))", split)
+        return viewer.pixels()
+
+    before, half, repaired = at(0), at(0.5), at(1)
+    assert len({before, half, repaired}) == 3
+    at(0.5)
+
+
+INSIDE = "window.app.graph.nodes.find((n) => n.subgraph).subgraph.nodes"
+PAINTED = (f"{INSIDE}.find((n) => n.type === 'BayesDiff_UncertaintyHeatmap')"
+           ".widgets.find((w) => w.name === 'painted_mask')")
+
+
+def told_mask(page, heat):
+    """What a heat map told of its first picture's mask: whether it was painted, and its share."""
+    file, painted = page.evaluate(
+        "(id) => { const { mask } = window.app.nodeOutputs[id].bayesdiff[0].images[0];"
+        " return [mask.file, mask.painted]; }", heat)
+    query = "&".join(f"{key}={value}" for key, value in file.items())
+    body = page.evaluate("async (query) => [...new Uint8Array(await (await fetch('/api/view?'"
+                         " + query)).arrayBuffer())]", query)
+    alpha = Image.open(io.BytesIO(bytes(body))).getchannel("A")
+    return painted, sum(alpha.histogram()[:128]) / (alpha.width * alpha.height)
+
+
+@KINDS
+def test_the_mask_opens_in_the_mask_editor_and_comes_back(page, panels, nodes_2, screenshot):
+    page.evaluate(f"() => {{ {widget('BayesDiff_KSampler', 'control_after_generate')}.value"
+                  " = 'fixed'; }")
+    run(page, panels)
+    heat = page.evaluate(f"() => {node('BayesDiff_UncertaintyHeatmap')}.id")
+    painted, share = told_mask(page, heat)
+    assert not painted and 0 < share < 0.1
+    panels["map"].find(".bayesdiff-repair button").click()
+    until(page, f"{PAINTED}.value === ''")
+    count = page.evaluate("() => window.app.graph.nodes.length")
+
+    panels["map"].find("[title^='Opens the mask']").click()
+    page.get_by_role("button", name="Invert").click()
+    page.wait_for_timeout(1500)
+    screenshot()
+    page.get_by_role("button", name="Save").last.click()
+    mine = widget("BayesDiff_UncertaintyHeatmap", "painted_mask")
+    until(page, f"{PAINTED}.value.endsWith('[input]') && {mine}.value === {PAINTED}.value")
+    assert page.evaluate("() => window.app.graph.nodes.length") == count  # no helper is left
+    page.get_by_test_id("queue-button").click()
+    until(page, f"window.app.nodeOutputs[{heat}].bayesdiff[0].images[0].mask.painted")
+    painted, inverted = told_mask(page, heat)
+    assert painted and abs(inverted - (1 - share)) < 0.02
+
+    panels["map"].find("[title^='Opens the mask']").click()  # and nothing is saved
+    page.get_by_role("button", name="Cancel").last.click()
+    page.wait_for_timeout(1000)
+    assert page.evaluate("() => window.app.graph.nodes.length") == count
+    panels["map"].find("[title^='Back to the mask']").click()
+    until(page, f"{mine}.value === '' && {PAINTED}.value === ''")
+
+
+@pytest.mark.parametrize("nodes_2", [False], ids=["canvas"])
+def test_a_painted_mask_is_for_its_picture_only(page, panels):
+    run(page, panels)
+    heat = page.evaluate(f"() => {node('BayesDiff_UncertaintyHeatmap')}.id")
+    key = page.evaluate(f"() => window.app.nodeOutputs[{heat}].bayesdiff[0].images[0].mask.key")
+    panels["map"].set("painted_mask", f"{key}=nowhere.png")
+    page.evaluate(f"(seed) => {{ {widget('BayesDiff_KSampler', 'seed')}.value = seed; }}",
+                  next(SEEDS))
+    page.get_by_test_id("queue-button").click()
+    until(page, f"window.app.nodeOutputs[{heat}].bayesdiff[0].images[0].mask.key !== '{key}'")
+    assert told_mask(page, heat)[0] is False
 
 
 @KINDS
@@ -237,6 +324,43 @@ def test_widgets_that_do_nothing_are_hidden_and_keep_their_places(page):
                          " n.widgets_values.length)") == saved
 
 
+OUTPUTS = ("(type) => window.app.graph.nodes.find((n) => n.type === type).outputs"
+           ".map((o) => o.name)")
+FILTER = "BayesDiff_UncertaintyScoreFilter"
+
+
+@KINDS
+def test_the_filter_shows_the_outputs_that_have_something_to_give_and_old_graphs_keep_theirs(
+        page, nodes_2, kind_of_nodes, screenshot):
+    add_nodes(page, {"EmptyLatentImage": {}, FILTER: {}, "PreviewAny": {}},
+              {"EmptyLatentImage": [20, 60], FILTER: [400, 60], "PreviewAny": [900, 60]})
+    page.evaluate(LOOK)
+    kind = f"({OUTPUTS})('{FILTER}')"
+    until(page, f"{kind}.join() === 'kept_images,rejected_images'")
+    page.evaluate(f"() => {node('EmptyLatentImage')}.connect(0, {node(FILTER)}, 'latents')")
+    until(page, f"{kind}.join() === 'kept_images,rejected_images,kept_latents,rejected_latents'")
+    chosen(page, FILTER, "Show all outputs")
+    until(page, f"{kind}.length === 11")
+    if nodes_2:
+        page.get_by_text("sorted_scores").wait_for()
+    page.evaluate(f"() => {node(FILTER)}.connect(7, {node('PreviewAny')}, 0)")
+    old = page.evaluate("() => window.app.graph.serialize()")  # as before outputs were hidden
+    chosen(page, FILTER, "Hide outputs that are not used")
+    until(page, f"{kind}.at(-1) === 'rejected_indices'")  # it is linked
+    if nodes_2:
+        page.get_by_text("sorted_scores").wait_for(state="detached")
+    linked = inputs_of(page, "PreviewAny")["source"]
+    assert linked[1] == 7
+    screenshot()
+    page.evaluate(f"() => {node(FILTER)}.disconnectOutput(7)")
+    until(page, f"{kind}.at(-1) === 'rejected_latents'")
+    for each in old["nodes"]:
+        each["properties"].pop("bayesdiff_outputs", None)
+    page.evaluate("(saved) => window.app.loadGraphData(saved)", old)
+    until(page, f"{kind}.length === 8 && {kind}.at(-1) === 'rejected_indices'")
+    assert inputs_of(page, "PreviewAny")["source"] == linked
+
+
 @pytest.mark.parametrize("nodes_2", [True], ids=["nodes 2.0"])
 def test_widgets_that_do_nothing_are_hidden_in_nodes_2_too(page, nodes_2, kind_of_nodes):
     add_nodes(page, {"BayesDiff_UncertaintyScoreFilter": {}},
@@ -275,3 +399,49 @@ def test_results_of_an_earlier_run_are_dimmed_during_the_next(page, panels):
     page.get_by_test_id("queue-button").click()
     until(page, "window.dimmed > 0")
     panels["map"].wait("!root.hasAttribute('data-stale')")
+
+
+@pytest.mark.parametrize("word, found", [
+    ("hands", "Repair Where Unsure"), ("artifacts", "Uncertainty Heatmap"),
+    ("unsure", "BayesDiff KSampler"), ("overlay", "Uncertainty Heatmap"),
+    ("detailer", "Repair Where Unsure"), ("inpaint", "Repair Where Unsure"),
+    ("sort", "Uncertainty Score Filter")])
+def test_a_node_is_found_by_the_word_for_what_it_is_good_for(server, word, found):
+    """By the words that the server gives the front end, whose search goes by them."""
+    nodes = ask(server.address, "/object_info").values()
+    ours = {info["display_name"]: info for info in nodes if info["name"].startswith("BayesDiff_")}
+    info = ours[found]
+    said = [info["display_name"], *info["search_aliases"]]
+    assert any(word in each.lower() for each in said), said
+
+
+def test_the_search_of_the_front_end_finds_our_nodes(page, screenshot):
+    for word, found in (("detailer", "Repair Where Unsure"), ("overlay", "Uncertainty Heatmap"),
+                        ("sort images", "Uncertainty Score Filter")):
+        page.evaluate("() => window.app.extensionManager.command.execute("
+                      "'Workspace.SearchBox.Toggle')")
+        page.keyboard.type(word)
+        page.get_by_text(found).first.wait_for()
+        screenshot()
+        page.keyboard.press("Escape")
+        page.wait_for_timeout(500)
+
+
+@pytest.mark.parametrize("nodes_2", [False], ids=["canvas"])
+def test_tables_of_help_pages_fit_the_panel(page, nodes_2, kind_of_nodes, screenshot):
+    kinds = ["KSampler", "UncertaintyHeatmap", "UncertaintyScore", "UncertaintyScoreFilter",
+             "BestOfN", "RepairWhereUnsure", "UncertaintySelfCheck", "ModelInfo", "LLLAFit"]
+    for kind in kinds:
+        page.evaluate("() => window.app.graph.clear()")
+        add_nodes(page, {f"BayesDiff_{kind}": {}}, {f"BayesDiff_{kind}": [500, 60]})
+        page.evaluate(LOOK)
+        page.evaluate(f"() => window.app.canvas.selectItems([{node(f'BayesDiff_{kind}')}])")
+        page.get_by_test_id("info-button").click()
+        until(page, "[...document.images].some((image) => image.src.includes("
+                    f"'BayesDiff_{kind}.jpg') && image.naturalWidth > 100)")
+        wide = page.evaluate("""() => [...document.querySelectorAll("table")]
+            .filter((table) => table.scrollWidth > table.parentElement.clientWidth + 1)
+            .map((table) => [table.scrollWidth, table.parentElement.clientWidth,
+                             table.textContent.slice(0, 60)])""")
+        assert wide == [], kind
+        screenshot()

@@ -11,9 +11,9 @@ import pytest
 from PIL import Image
 
 from tests.browser.conftest import SCREENSHOTS
-from tests.browser.graphs import add_nodes
+from tests.browser.graphs import DEMO_CLASS, DEMO_SIZE, add_nodes
 from tools import workflow
-from tools.make_workflows import BLUEPRINTS, EXAMPLES, REPAIR
+from tools.make_workflows import BLUEPRINTS, EXAMPLES, GRAPHS, REPAIR
 from tools.server import ask
 
 FILES = sorted(EXAMPLES.glob("*.json"))
@@ -24,6 +24,12 @@ QUEUED = "async () => (await window.app.graphToPrompt()).output"
 PLACES = ("() => window.app.graph.nodes.map((n) => ({ title: n.title, pos: [...n.pos],"
           " size: [...n.size], least: [...n.computeSize()] }))")
 TOGGLE_FOCUS = "() => window.app.extensionManager.command.execute('Workspace.ToggleFocusMode')"
+# What the picture of a template shows.
+RESULTS = {"1 See what went wrong": "Uncertainty Heatmap",
+           "2 Keep the good ones": "Uncertainty Score Filter",
+           "3 Mend the red parts": "Before and after",
+           "4 Variations from a step": "Save variations",
+           "5 Check any picture": "Uncertainty Heatmap"}
 CANVAS_ONLY = """async () => {
     const { command, setting } = window.app.extensionManager;
     await command.execute("Workspace.ToggleFocusMode");
@@ -32,9 +38,12 @@ CANVAS_ONLY = """async () => {
         await setting.set(name, false);
     }
 }"""
-# The whole graph on the canvas; that a model is still to be downloaded is no part of a picture.
-FIT = """() => {
-    const [x, y, width, height] = window.app.graph.groups.map((group) => group._bounding).reduce(
+# The node that shows the result, by its title, or the whole graph on the canvas; that a model is
+# still to be downloaded is no part of a picture.
+FIT = """(title) => {
+    const shown = window.app.graph.nodes.find((node) => node.title === title);
+    const [x, y, width, height] = shown ? [...shown.pos, ...shown.size]
+        : window.app.graph.groups.map((group) => group._bounding).reduce(
         (a, b) => [Math.min(a[0], b[0]), Math.min(a[1], b[1]),
                    Math.max(a[0] + a[2], b[0] + b[2]) - Math.min(a[0], b[0]),
                    Math.max(a[1] + a[3], b[1] + b[3]) - Math.min(a[1], b[1])].map(Number));
@@ -51,9 +60,9 @@ FIT = """() => {
 # A first pass by the demo model, linked to the blueprint's node by the names of its sockets.
 FIRST_PASS = {
     "BayesDiff_DemoModel": {},
-    "BayesDiff_DemoPrompt": {"name": "heart"},
+    "BayesDiff_DemoPrompt": {"name": DEMO_CLASS},
     "BayesDiff_DemoPrompt 2": {"name": "nothing"},
-    "EmptyLatentImage": {"width": 32, "height": 32, "batch_size": 2},
+    "EmptyLatentImage": {"width": DEMO_SIZE, "height": DEMO_SIZE, "batch_size": 2},
     "BayesDiff_KSampler": {
         "steps": 4, "cfg": 2.5, "model": ["BayesDiff_DemoModel", 0],
         "positive": ["BayesDiff_DemoPrompt", 0], "negative": ["BayesDiff_DemoPrompt 2", 0],
@@ -82,8 +91,8 @@ def ids(path):
     return path.stem
 
 
-def test_six_examples_are_there():
-    assert len(FILES) == 6 and len(DEMO) == 4
+def test_every_example_that_the_tool_makes_is_there():
+    assert [path.stem for path in FILES] == list(GRAPHS) and len(DEMO) == 5
 
 
 @pytest.mark.parametrize("path", [path for path in FILES if path not in DEMO], ids=ids)
@@ -114,7 +123,7 @@ def test_every_example_opens_whole_and_tidy_and_the_demo_ones_run(page, server):
         page.keyboard.press("Escape")  # a dialog may offer the models
         page.evaluate(FIT)
         if path in DEMO:
-            run(page)
+            run(page, server)
         picture(page, path.stem)
 
 
@@ -134,8 +143,9 @@ def check_places(boxes):
         assert apart, (one, other)
 
 
-def run(page):
-    """By the button, which a view of the canvas alone does not have."""
+def run(page, server):
+    """By the button, which a view of the canvas alone does not have; until the server is done."""
+    before = len(ask(server.address, "/history"))
     button = page.get_by_test_id("queue-button")
     alone = not button.is_visible()
     if alone:
@@ -143,13 +153,19 @@ def run(page):
     button.click()
     if alone:
         page.evaluate(TOGGLE_FOCUS)
+    for _ in range(360):
+        history = ask(server.address, "/history")
+        if len(history) > before:
+            break
+        page.wait_for_timeout(500)
+    assert [run["status"]["status_str"] for run in history.values()] == ["success"] * (before + 1)
     page.wait_for_function("() => window.app.graph.nodes.filter((n) => n.type === 'SaveImage')"
-                           ".every((n) => n.imgs?.length)", timeout=180_000)
+                           ".every((n) => n.imgs?.length)", timeout=30_000)
 
 
 def picture(page, name):
     """The canvas as a JPG: in the screenshots, or beside the workflows if asked for."""
-    page.evaluate(FIT)
+    page.evaluate(FIT, RESULTS.get(name))
     page.wait_for_timeout(1500)
     folder = EXAMPLES if os.environ.get("BAYESDIFF_PICTURES") else SCREENSHOTS
     folder.mkdir(exist_ok=True)
@@ -174,6 +190,6 @@ def test_blueprint_is_offered_and_repairs_a_picture_of_the_demo_model(page, serv
     assert [kind for kind in kinds if "DemoPrompt" not in kind] == [
         "BayesDiff_DemoModel", "BayesDiff_KSampler", "BayesDiff_RepairWhereUnsure",
         "BayesDiff_UncertaintyHeatmap", "EmptyLatentImage", "SaveImage", "VAEDecode"]
-    run(page)
+    run(page, server)
     SCREENSHOTS.mkdir(exist_ok=True)
     page.screenshot(path=SCREENSHOTS / "blueprint.png")
