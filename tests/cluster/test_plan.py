@@ -31,11 +31,11 @@ def test_seeds_are_ranges_or_lists(words, seeds):
 
 def test_every_row_meets_every_choice_and_every_seed(tmp_path):
     table = tmp_path / "prompts.csv"
-    table.write_text("2.name,steps\nclock,10\nheart,20\n")
+    table.write_text("2.name,steps\nclock,10\nsmiley,20\n")
     found = jobs("0:3", ["5.cfg=2|3.5"], table)
     assert found == [[("2", "name", name), ("5", "steps", steps), ("5", "cfg", cfg),
                       ("5", "seed", seed)]
-                     for name, steps in (("clock", 10), ("heart", 20)) for cfg in (2, 3.5)
+                     for name, steps in (("clock", 10), ("smiley", 20)) for cfg in (2, 3.5)
                      for seed in range(3)]
 
 
@@ -57,7 +57,7 @@ def test_widgets_that_are_not_there_or_not_single_are_refused():
     with pytest.raises(FleetError, match="names 0 widgets"):
         jobs("0:3", ["5.nothing=1"])
     with pytest.raises(FleetError, match=r"names 2 widgets.*2.name .*3.name"):
-        jobs("0:3", ["name=heart"])
+        jobs("0:3", ["name=smiley"])
     with pytest.raises(FleetError, match="names 0 widgets"):  # a link is not a widget
         jobs("0:3", ["5.model=1"])
     with pytest.raises(FleetError, match="nothing is varied"):
@@ -81,7 +81,7 @@ def test_the_seed_is_found_behind_a_noise_node_and_a_link():
 
 
 def test_of_several_seeds_one_is_to_be_named_and_both_formats_change_alike(single):
-    found = files.read(REPOSITORY / "example_workflows" / "first_look.json")
+    found = files.read(REPOSITORY / "example_workflows" / "3 Mend the red parts.json")
     info = ask(single.address, "/object_info")
     with pytest.raises(FleetError, match=r"several seeds.*6.seed.*15.seed"):
         plan.graph(found, info)
