@@ -13,7 +13,7 @@ FOLDER = Path(__file__).resolve().parent.parent / "models"
 MODEL_FILE = FOLDER / "bayesdiff_demo.safetensors"
 POSTERIOR_FILE = FOLDER / "bayesdiff_demo_llla.safetensors"
 # What the file should hold: the list that is shown where it is missing.
-CLASSES = ["hand", "clock", "die", "smiley"]
+CLASSES = ["hand", "clock", "smiley"]
 NOTHING = "nothing"
 
 

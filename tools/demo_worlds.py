@@ -1,9 +1,9 @@
-"""What the demo model learns to draw, by our own code: hands, clocks, dice and smileys in color.
+"""What the demo model learns to draw, by our own code: hands, clocks and smileys in color.
 
 Each is a world: a program draws it from a few numbers within ranges, so that a picture is right if
 some such numbers draw it, and wrong where the nearest such drawing differs (demo_rule.py). A hand
-has five fingers, a clock two hands and twelve marks, a die the pips of 1 to 6, a smiley two eyes
-and a mouth. What cannot be a number between two others (left or right, how many pips) is a variant.
+has five fingers, a clock two hands and twelve marks, a smiley two eyes and a mouth. What cannot be
+a number between two others (a left hand or a right one) is a variant.
 
 Shapes are signed distances in pixels, below 0 inside, drawn one over the other with soft edges.
 """
@@ -48,16 +48,6 @@ def capsule(x, y, angle, start, end, radius):
             + 1e-6).sqrt() - radius
 
 
-def box(x, y, turn, half, rounding):
-    """A square with round corners."""
-    cos, sin = (turn * RADIANS).cos(), (turn * RADIANS).sin()
-    off_x, off_y = _X - x, _Y - y
-    over_x = (off_x * cos + off_y * sin).abs() - (half - rounding)
-    over_y = (off_y * cos - off_x * sin).abs() - (half - rounding)
-    outside = (over_x.clamp(min=0).square() + over_y.clamp(min=0).square() + 1e-6).sqrt()
-    return outside + over_x.maximum(over_y).clamp(max=0) - rounding
-
-
 # Colors: B x 3 x 1 x 1 or B x 3 x SIZE x SIZE
 
 def blend(stops, place):
@@ -94,7 +84,6 @@ PAPERS = [(0.80, 0.90, 0.97), (0.97, 0.93, 0.80), (0.83, 0.94, 0.84), (0.96, 0.8
 SKINS = [(1.0, 0.85, 0.70), (0.94, 0.72, 0.53), (0.72, 0.49, 0.33), (0.47, 0.31, 0.22)]
 SLEEVES = [(0.85, 0.30, 0.27), (0.28, 0.48, 0.78), (0.30, 0.62, 0.45)]
 RIMS = [(0.80, 0.26, 0.24), (0.24, 0.45, 0.75), (0.25, 0.58, 0.42), (0.90, 0.62, 0.18)]
-DICE = [(0.97, 0.96, 0.93), (0.90, 0.36, 0.33), (0.33, 0.52, 0.84)]
 YELLOWS = [(1.0, 0.85, 0.28), (1.0, 0.74, 0.25)]
 
 
@@ -102,13 +91,14 @@ def paper(of):
     return blend(PAPERS, of["paper"]).expand(-1, -1, SIZE, SIZE)
 
 
-FINGERS = (-76, -36, -11, 13, 38)  # degrees from up, thumb first
-_LENGTHS = ((16.0, 18.5), (23.0, 26.0), (25.0, 28.0), (24.0, 27.0), (20.0, 23.0))
-HAND = {"paper": (0, 1), "skin": (0, 1), "sleeve": (0, 1), "x": (30.5, 33.5), "y": (36.0, 39.0),
-        "palm": (9.4, 10.6), "turn": (-13.0, 13.0), "spread": (0.98, 1.08), "wrist": (6.0, 7.0)}
+FINGERS = (-80, -40, -13, 14, 41)  # degrees from up, thumb first
+_LENGTHS = ((18.5, 20.0), (26.5, 28.5), (29.0, 31.0), (28.0, 30.0), (23.5, 25.5))
+SLEEVE = 23.0  # pixels below the palm's middle
+HAND = {"paper": (0, 1), "skin": (0, 1), "sleeve": (0, 1), "x": (30.5, 33.5), "y": (39.0, 41.0),
+        "palm": (10.8, 11.6), "turn": (-9.0, 9.0), "spread": (0.98, 1.03), "wrist": (7.0, 7.8)}
 for _finger, _span in enumerate(_LENGTHS):
-    HAND |= {f"jitter{_finger}": (-2.0, 2.0), f"length{_finger}": _span,
-             f"radius{_finger}": (3.0, 3.4) if _finger == 0 else (2.5, 2.9)}
+    HAND |= {f"jitter{_finger}": (-1.5, 1.5), f"length{_finger}": _span,
+             f"radius{_finger}": (3.3, 3.6) if _finger == 0 else (2.9, 3.2)}
 
 
 def paint_hand(of, variant):
@@ -123,7 +113,7 @@ def paint_hand(of, variant):
         skin = skin.minimum(capsule(of["x"], of["y"], angle, zero, of[f"length{finger}"],
                                     of[f"radius{finger}"]))
     canvas = outlined(paper(of), skin, blend(SKINS, of["skin"]), ink(side))
-    sleeve = capsule(of["x"], of["y"], down, zero + 25, zero + 60, of["wrist"] + 2.6)
+    sleeve = capsule(of["x"], of["y"], down, zero + SLEEVE, zero + 60, of["wrist"] + 2.6)
     return outlined(canvas, sleeve, blend(SLEEVES, of["sleeve"]), ink(side))
 
 
@@ -144,33 +134,9 @@ def paint_clock(of, variant):
     return laid(canvas, hands.minimum(disc(x, y, 2.6)), dark)
 
 
-DIE = {"paper": (0, 1), "color": (0, 1), "x": (30.5, 33.5), "y": (30.5, 33.5),
-       "half": (19.0, 22.0), "turn": (-28.0, 28.0), "pip": (0.165, 0.185)}
-_CORNER = [(-1, -1), (1, 1), (1, -1), (-1, 1)]
-PIPS = ([(0, 0)], _CORNER[:2], [(0, 0), *_CORNER[:2]], _CORNER, [(0, 0), *_CORNER],
-        [*_CORNER, (-1, 0), (1, 0)])
-
-
-def paint_die(of, variant):
-    """Variants: one to six pips, dark ones on a light die, then light ones on a colored one."""
-    half, turn = of["half"], of["turn"] * RADIANS
-    colored, variant = (variant >= 6)[:, None, None], variant % 6
-    color = torch.where(colored, 0.35 + 0.65 * of["color"], 0.12 * of["color"])
-    canvas = outlined(paper(of), box(of["x"], of["y"], of["turn"], half, 0.28 * half),
-                      blend(DICE, color), ink(half))
-    tone = torch.where(colored[:, None], 1.0, ink(half))
-    for place in {place for face in PIPS for place in face}:
-        has = torch.tensor([place in face for face in PIPS])[variant][:, None, None]
-        off_x, off_y = (0.52 * half * one for one in place)
-        pip = disc(of["x"] + off_x * turn.cos() - off_y * turn.sin(),
-                   of["y"] + off_x * turn.sin() + off_y * turn.cos(), of["pip"] * half)
-        canvas = torch.where(has[:, None], laid(canvas, pip, tone), canvas)
-    return canvas
-
-
 SMILEY = {"paper": (0, 1), "yellow": (0, 1), "x": (31.0, 33.0), "y": (31.0, 33.0),
           "radius": (23.5, 26.5), "turn": (-14.0, 14.0), "apart": (0.32, 0.40),
-          "eye": (0.12, 0.15), "brow": (0.18, 0.28), "smile": (-0.22, 0.42), "width": (0.42, 0.54)}
+          "eye": (0.12, 0.15), "brow": (0.18, 0.28), "smile": (-0.22, 0.34), "width": (0.42, 0.54)}
 
 
 def paint_smiley(of, variant):
@@ -197,7 +163,6 @@ WORLDS = {
     "hand": World(HAND, 2, paint_hand, "five whole fingers", ("paper", "skin", "sleeve")),
     "clock": World(CLOCK, 1, paint_clock, "two whole hands and twelve marks", ("paper", "rim"),
                    around=("hour", "minute")),
-    "die": World(DIE, 12, paint_die, "one to six pips in their places", ("paper", "color")),
     "smiley": World(SMILEY, 1, paint_smiley, "two eyes and a mouth", ("paper", "yellow")),
 }
 

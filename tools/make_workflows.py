@@ -192,7 +192,8 @@ def keep_the_good_ones(graph: Graph) -> None:
 def mend_the_red_parts(graph: Graph) -> None:
     demo = _demo_model(graph, (
         "The glowing part of each hand is drawn again, four times, and the try that the model"
-        " doubts least is kept. The rest stays as it is.\n\nLook at the mask, and move"
+        " doubts least is kept. The rest stays as it is. The slider below the map goes from before"
+        " to after.\n\nLook at the mask, and move"
         " *mask_threshold* and *grow* until it covers what you want drawn again."), "hand", 4)
     graph.column("2. Draw and decode")
     sampler = graph.add("BayesDiff_KSampler", **demo.sampling(), **SAMPLING)
@@ -206,9 +207,11 @@ def mend_the_red_parts(graph: Graph) -> None:
                       **{**demo.sampling(), "latent_image": sampler["latent"]},
                       **{**SAMPLING, "seed": 1}, **MENDING)
     after = graph.add("VAEDecode", samples=again["latent"], vae=demo.model["vae"])["IMAGE"]
-    graph.column("5. Before and after", 420)
-    graph.add("ImageCompare", title="Before and after", image_a=before, image_b=after)
-    graph.add("SaveImage", title="Save mended", images=after, filename_prefix="bayesdiff/mended")
+    graph.column("5. The same pictures, mended", 380)
+    mended = graph.add("SaveImage", title="Save mended", images=after,
+                       filename_prefix="bayesdiff/mended")
+    # A slider below the map then goes from before to after (web/repair.js).
+    sampler.data["properties"]["bayesdiff_compare"] = mended.data["id"]
 
 
 def variations_from_a_step(graph: Graph) -> None:

@@ -27,7 +27,7 @@ TOGGLE_FOCUS = "() => window.app.extensionManager.command.execute('Workspace.Tog
 # What the picture of a template shows.
 RESULTS = {"1 See what went wrong": "Uncertainty Heatmap",
            "2 Keep the good ones": "Uncertainty Score Filter",
-           "3 Mend the red parts": "Before and after",
+           "3 Mend the red parts": "Uncertainty Heatmap",
            "4 Variations from a step": "Save variations",
            "5 Check any picture": "Uncertainty Heatmap"}
 CANVAS_ONLY = """async () => {

@@ -22,9 +22,6 @@ def spoilt(name: str, count: int) -> torch.Tensor:
     if name == "clock":  # a third hand
         angle = of["minute"] + 60 + 240 * torch.rand(count, 1, 1, generator=generator)
         return laid(right, capsule(of["x"], of["y"], angle, zero, 14 + zero, 1.2), dark) * 2 - 1
-    if name == "die":  # a pip above the middle, where no face has one
-        tone = torch.where((variant >= 6)[:, None, None, None], 1.0, dark)
-        return laid(right, disc(of["x"], of["y"] - 12, 3.5), tone) * 2 - 1
     return laid(right, disc(of["x"], of["y"] - 14, 3.0), dark) * 2 - 1  # a third eye
 
 
@@ -45,7 +42,8 @@ def _fingers(world, values, variant) -> torch.Tensor:
                                         of[f"length{like}"], of[f"radius{like}"]))
         canvas = outlined(demo_worlds.paper(of), skin,
                           demo_worlds.blend(demo_worlds.SKINS, of["skin"]), ink(values))
-        sleeve = capsule(of["x"], of["y"], down, zero + 25, zero + 60, of["wrist"] + 2.6)
+        sleeve = capsule(of["x"], of["y"], down, zero + demo_worlds.SLEEVE, zero + 60,
+                         of["wrist"] + 2.6)
         pictures.append(outlined(canvas, sleeve,
                                  demo_worlds.blend(demo_worlds.SLEEVES, of["sleeve"]), ink(values)))
     return torch.cat(pictures).clamp(0, 1) * 2 - 1

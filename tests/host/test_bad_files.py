@@ -186,7 +186,8 @@ def loaded(pack, file):
 
 def same(one, other) -> bool:
     return all(torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
-               for name, a, b in zip(one._fields, one, other) if name != "posterior")
+               for (name, a), b in zip(one._asdict().items(), other._asdict().values())
+               if name != "posterior")
 
 
 @pytest.mark.parametrize("mutate", MUTATORS, ids=lambda mutate: mutate.__name__)

@@ -89,7 +89,8 @@ def test_trajectories_scores_maps_and_draws():
             recorder.add(step, x, smoothed(parts.square().mean(0)), tail.over(), parts)
         one = torch.ones(1, 4, 1, 1, device=place)
         made = recorder.trajectory(one, 0 * one)
-        assert all(part.device.type == "cpu" for part in made if isinstance(part, torch.Tensor))
+        assert all(part.device.type == "cpu" for part in made._asdict().values()
+                   if isinstance(part, torch.Tensor))
         return (made.mean, made.variance, made.tail, made.draws(2, 3, 7),
                 *scores.of_trajectory(made).values(), heatmap.deviation_map(made.variance[-1]),
                 resampling.adjacent(random(*shape, seed=3), torch.tensor(0.1), [1, 2], 2, 5))

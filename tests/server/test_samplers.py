@@ -63,12 +63,17 @@ def test_wrong_posterior_is_refused_in_words_and_the_server_lives_on(server, dat
     ("mode=auto&steps=20&posterior=false", 20, 0, 20, 0),
     ("mode=accurate&steps=20&skip_schedule=steps&uncertain_steps=2,5", 20, 2, 20, 8),
     ("mode=accurate&steps=20&sampler_name=dpm_adaptive", 20, 0, None, 0),
-    ("mode=light&steps=nonsense&scheduler=nonsense&denoise=9&nodes=-4", 20, 4, 20, 4),
+    ("mode=light&steps=nonsense&denoise=9&nodes=-4", 20, 4, 20, 4),
 ])
 def test_cost_is_told_before_a_run(server, asked, steps, uncertain, calls, extra):
     told = ask(server.address, f"/bayesdiff/cost?{asked}")
     assert told["steps"] == steps and len(told["uncertain"]) == uncertain
     assert (told["calls"], told["extra_calls"]) == (calls, extra)
+
+
+def test_a_scheduler_that_is_not_the_hosts_is_told_in_words(server):
+    told = ask(server.address, "/bayesdiff/cost?mode=light&scheduler=nonsense")
+    assert "nonsense" in told["error"] and "normal" in told["error"]
 
 
 def test_a_sampler_that_the_paper_has_no_rule_for_is_told_in_words(server):

@@ -1,5 +1,6 @@
 """The example workflows that need no download, as files, over HTTP."""
 
+import urllib.parse
 import urllib.request
 
 import pytest
@@ -32,7 +33,8 @@ def shown(server, object_info):
 def test_the_server_offers_every_example_with_its_picture(server):
     assert sorted(ask(server.address, "/api/workflow_templates")[PACK]) == sorted(GRAPHS)
     for name in GRAPHS:
-        picture = f"{server.address}/api/workflow_templates/{PACK}/{name}.jpg"
+        file = urllib.parse.quote(f"{name}.jpg")
+        picture = f"{server.address}/api/workflow_templates/{PACK}/{file}"
         with urllib.request.urlopen(picture, timeout=30) as answer:
             assert answer.read(2) == b"\xff\xd8"  # a JPG
 
