@@ -27,7 +27,7 @@ from tools.places import cache_folder
 SEED = 0
 BATCH = 32
 SHARES = {"hand": 0.6, "clock": 0.2, "smiley": 0.2}  # hands are the hardest
-ITERATIONS = 16_000
+ITERATIONS = 10_000  # an hour on a core
 RATE = 1e-3
 WARM_UP = 200
 DECAY_SHARE = 0.3  # of the run: until then the rate is constant, so that a run can be made longer
