@@ -172,8 +172,8 @@ def _rank(run: Resumable) -> tuple[bool, float]:
 def _check_one(latent: dict) -> None:
     count = len(latent["samples"])
     if count != 1:
-        raise BayesDiffError(f"the latent is a batch of {count}, one image or clip was expected, as"
-                             " n seeds are sampled from it: use Latent From Batch, or set the"
+        raise BayesDiffError(f"the latent is a batch of {count}, one image or clip was expected,"
+                             " because every seed starts from it: use Latent From Batch, or set the"
                              " batch size to 1.")
 
 
@@ -199,10 +199,11 @@ def _results(best: list[Resumable], runs: list[Resumable], plan: list[Stop], lat
     text = "\n".join([
         f"{len(best)} of {len(runs)} seeds finished, in {made} calls: "
         + (f"{saved} saved ({100 * saved / (made + saved):.0f} %)" if saved >= 0 else
-           f"{-saved} more than finishing all of them, as looking ahead costs more than the steps"
-           " that are left; take more steps, or rank by relative change"),
+           f"{-saved} more than finishing all seeds, because looking ahead costs more than the"
+           " remaining steps; use more steps, or rank by relative change"),
         *(f"after step {stop.step}: {stop.left} left" for stop in plan),
-        *(f"seed {seed}: {score:.4g}" for seed, score in zip(seeds, final)), *report["notes"]])
+        *(f"seed {seed}: {rank_by} {score:.4g}" for seed, score in zip(seeds, final)),
+        *report["notes"]])
     return io.NodeOutput(latent, {**latent, "samples": variance.to(latent["samples"])},
                          trajectory, seeds, ", ".join(map(str, seeds)), final,
                          as_text(report), latent,

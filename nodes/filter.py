@@ -169,8 +169,8 @@ class BayesDiffFilter(io.ComfyNode):
             notes += [answer, *more]
         notes = [*told, *notes]
         if not any(values):
-            notes.append("all scores are 0, so they tell nothing: look at the notes of the node"
-                         " that made them")
+            notes.append("all scores are 0, so they say nothing: look at the notes of the node that"
+                         " made them")
         if reference_mode[0] == ADD:
             path = reference_file.path_of(reference[0])
             new = reference_file.add(path, values)
@@ -237,7 +237,7 @@ def _not_empty(decision: filtering.Decision, scores: list[float],
         return decision, []
     best = scores.index(min(scores))
     return decision._replace(kept=[best], rejected=[i for i in decision.rejected if i != best]), [
-        "nothing would be kept: the lowest score is, all the same"]
+        "nothing would be kept, so the lowest score is kept"]
 
 
 class Part(NamedTuple):
@@ -258,7 +258,7 @@ def _scores(scores, trajectories, name: str) -> tuple[list[float], list[str]]:
         found, notes = with_taught(name, scores_of(None, trajectories, None), trajectories)
         values = found[name]
     else:
-        raise BayesDiffError("neither scores nor a trajectory are linked, one of them was expected:"
+        raise BayesDiffError("neither scores nor a trajectory is linked, one of them was expected:"
                              " link an output of a BayesDiff sampler or of Uncertainty Score.")
     filtering.check_scores(values)
     return values, notes
@@ -282,7 +282,7 @@ def _images(name: str, values, count: int, clips: bool) -> list[Part]:
     elif clips and rows and rows % count == 0:
         owner_of = [row // (rows // count) for row in range(rows)]
     else:
-        video = "" if clips else " For frames of a video link the latents too."
+        video = "" if clips else " For the frames of a video, link the latents too."
         raise BayesDiffError(f"the {name} input holds {rows} in {len(values)} entries, and there"
                              f" are {count} scores: link what belongs to the same batch.{video}")
     return _dealt(values, map(len, values), owner_of)
@@ -334,12 +334,12 @@ def _with_reference(rule: filtering.Rule, path, values: list[float], adding: boo
     stored = reference_file.read(path)
     if adding and len(stored) < filtering.LEAST_REFERENCE:
         return (rule._replace(criterion=filtering.COUNT, keep=len(values)),
-                [f"the reference holds {len(stored)} of the {filtering.LEAST_REFERENCE} scores that"
-                 " it needs: all are kept meanwhile"])
+                [f"the reference has {len(stored)} of the {filtering.LEAST_REFERENCE} scores it"
+                 " needs: everything is kept until then"])
     notes = []
     if stored and not any(stored[0] <= value <= stored[-1] for value in values):
-        notes.append(f"all scores are outside of the reference's {stored[0]:.4g} to"
-                     f" {stored[-1]:.4g}: it may be of another model or setting")
+        notes.append(f"all scores are outside the stored range, {stored[0]:.4g} to"
+                     f" {stored[-1]:.4g}: the reference may be from another model or setting")
     return rule._replace(reference=tuple(stored)), notes
 
 

@@ -75,8 +75,8 @@ def _mask_of(mask: torch.Tensor, images: int) -> torch.Tensor:
         raise BayesDiffError(f"the mask input holds {len(mask)} masks for {images} images: link one"
                              " for all, or one for each.")
     if not mask.any():
-        raise BayesDiffError("the mask is empty, so there is nothing to draw again: lower the"
-                             " threshold of Uncertainty Heatmap, or paint something.")
+        raise BayesDiffError("the mask is empty, so there is nothing to redraw: lower the threshold"
+                             " of Uncertainty Heatmap, or paint something.")
     return mask
 
 

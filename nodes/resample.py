@@ -116,9 +116,11 @@ class BayesDiffResample(io.ComfyNode):
         notes = _notes(trajectory, step, strength, draw, from_latents)
         report = {"step": None if from_latents else step, "sigma": sigma, "rms": found.rms,
                   "calls": found.calls, "notes": notes}
-        text = "\n".join([f"from {'mean and variance' if from_latents else f'step {step}'} (sigma"
-                          f" {sigma:.4g}, {left} steps left), {found.calls} calls",
-                          f"rms offset: {', '.join(f'{rms:.4g}' for rms in found.rms)}", *notes])
+        start = "started from mean and variance" if from_latents else f"rewound to step {step}"
+        text = "\n".join([f"{start} (sigma {sigma:.4g}, {left} steps left), {found.calls} network"
+                          " calls",
+                          "how far each image was nudged (rms):"
+                          f" {', '.join(f'{rms:.4g}' for rms in found.rms)}", *notes])
         return io.NodeOutput(found.latent, as_text(report),
                              ui={**ui.PreviewText(text).as_dict(), **reported(report)})
 
@@ -128,25 +130,24 @@ def _check_source(trajectory, latents: dict, mask) -> None:
     given = [name for name, link in latents.items() if link is not None]
     missing = [name for name in latents if name not in given]
     if trajectory is not None and given:
-        raise BayesDiffError(f"a trajectory is linked and {', '.join(given)} besides, one of the"
+        raise BayesDiffError(f"a trajectory is linked, and {', '.join(given)} too, only one of the"
                              " two was expected: unlink the trajectory, or these.")
     if trajectory is None and missing:
         what = f"{', '.join(given)} without {', '.join(missing)}" if given else "nothing"
-        raise BayesDiffError(f"{what} is linked to begin from: link a trajectory, or mean, variance"
+        raise BayesDiffError(f"{what} is linked to start from: link a trajectory, or mean, variance"
                              " and sigmas with a sampler and a guider.")
     if trajectory is None and mask is not None:
-        raise BayesDiffError("a mask is linked, but mean and variance do not tell what the picture"
-                             " outside of it was: unlink the mask, or link the trajectory.")
+        raise BayesDiffError("a mask is linked, but mean and variance do not know the picture"
+                             " outside it: unlink the mask, or link the trajectory.")
 
 
 def _notes(trajectory, step: int, strength: float, draw: str, from_latents: bool) -> list[str]:
     if from_latents:
-        return ["mean and variance carry no deviations: gaussian noise of the variance is used"] \
+        return ["mean and variance have no deviations: gaussian is used"] \
             if draw == "deviations" else []
     if step == 0:
-        return ["at the start strength is the share of new noise, so 1 is the most"] \
+        return ["at step 0 strength is the share of new noise, so 1 is the maximum"] \
             if strength > 1 else []
     if draw == "deviations" and not trajectory.deviations.shape[1]:
-        return ["this trajectory keeps no deviations (mode free or paper): gaussian noise of its"
-                " variance is used, which in mode free is the trajectory variance"]
+        return ["this trajectory keeps no deviations (mode free or paper): gaussian is used"]
     return []

@@ -253,7 +253,7 @@ def results(latent: dict, latent_image: dict, seen: Observation, mode: Taken,
              f" {seen.extra_calls} extra ones, {seen.check_calls} to check the picture",
              f"{core_scores.DEFAULT}: {_numbers(scores)}"]
     if mode.mode != "free":
-        lines.append(f"the posterior's own, summed variance: {_numbers(report['summed_variance'])}")
+        lines.append(f"variance of the posterior, summed: {_numbers(report['summed_variance'])}")
     shown = {"viewer": viewer.shown(viewer.of_trajectory, trajectory),
              "schedule": {"mode": mode.mode, "steps": len(trajectory.sigmas) - 1,
                           "uncertain": list(seen.uncertain),

@@ -8,8 +8,8 @@ from .host import rescore
 from .metadata import as_text, reported
 from .sockets import single
 
-MEASURES = ("noise is put on the finished picture again and the model takes it off: how far the"
-            " result is from the picture, beside the picture's own contrast. Higher is less sure")
+MEASURES = ("how much the model changes the picture when noise is put on it and removed again,"
+            " relative to the picture's contrast. Higher is less sure")
 
 
 class BayesDiffScoreImage(io.ComfyNode):
@@ -96,7 +96,7 @@ def prompts_of(positive: list, negative: list | None, cfg: float,
     for name, given in (("positive", positive), ("negative", negative)):
         if given and len(given) not in (1, count):
             raise BayesDiffError(f"{len(given)} {name} prompts come as a list, and {count} latents:"
-                                 " link one for all, or a list as long.")
+                                 " link one for all, or a list of the same length.")
     against = negative or [None]
     return [rescore.Prompt(positive[i % len(positive)], against[i % len(against)], cfg)
             for i in range(count)]

@@ -120,7 +120,7 @@ def scores_of(variances: list[dict] | None, trajectories: list | None,
                              " at least 1 was expected: link an output of a BayesDiff sampler.")
     if masks is not None and len(masks) not in (1, len(parts)):
         raise BayesDiffError(f"{len(masks)} masks come as a list, and {len(parts)} latents: link"
-                             " one for all, or a list as long.")
+                             " one for all, or a list of the same length.")
     masks = masks or [None]
     found = {}
     for index, part in enumerate(parts):

@@ -74,8 +74,8 @@ class BayesDiffSelfCheck(io.ComfyNode):
         sides = [indices_of(side, ",".join(map(str, places)), len(values))
                  for side, places in (("liked", liked), ("disliked", disliked))]
         if adding and not all(sides):  # a run of which all are liked can be taught, not checked
-            report, lines = {"auroc": 0.5}, ["The score was not checked: for that, name images of"
-                                             " both kinds."]
+            report, lines = {"auroc": 0.5}, ["The score was not checked: list images of both kinds"
+                                             " to check it."]
         else:
             report = self_check(values, *sides)._asdict()
             lines = _told(report)
@@ -96,7 +96,7 @@ class BayesDiffSelfCheck(io.ComfyNode):
 
 def _values(scores, found: dict[str, list[float]]) -> list[float]:
     if scores is None and not found:
-        raise BayesDiffError("neither scores nor a trajectory are linked, one of them was expected:"
+        raise BayesDiffError("neither scores nor a trajectory is linked, one of them was expected:"
                              " link an output of a BayesDiff sampler or of Uncertainty Score.")
     values = found[DEFAULT] if scores is None else scores_in(scores)
     check_scores(values)
@@ -122,5 +122,5 @@ def _told_of(learned: taught.Taught, name: str, runs: int) -> list[str]:
                   "what counts most: " + ", ".join(f"{score} {weight:+.2f}" for score, weight
                                                    in taught.most_weighty(learned))]
     if learned.usable:
-        lines.append("press R, and choose it as a score in Uncertainty Score or Filter")
+        lines.append("press R, then choose it in Uncertainty Score or Uncertainty Score Filter")
     return lines

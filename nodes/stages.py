@@ -69,7 +69,7 @@ class BayesDiffStage(io.ComfyNode):
         stop, = stops(2, 1, max(count, 0), stop_at, "once", first=2)
         one.go(stop.step, 0, stop.step)
         if one.latent is not None:
-            raise BayesDiffError(f"{sampler_name} was done before step {stop.step}, so there is no"
+            raise BayesDiffError(f"{sampler_name} finished before step {stop.step}, so there is no"
                                  " second part: choose another sampler.")
         run_file.write(one.state(), seed, path)
         report = {"seed": seed, "scores": one.scores, "score": rank_by, "calls": one.calls,

@@ -141,8 +141,8 @@ def _told(trajectory: Trajectory) -> list[str]:
     lines = [f"{trajectory.mean.shape[1]} images, {len(trajectory.sigmas) - 1} steps, kept:"
              f" {trajectory.steps.tolist()}"]
     if recipe is None:
-        return [*lines, "how it was sampled is not known: it cannot be resampled"]
+        return [*lines, "it is not known how it was sampled, so it cannot be resampled"]
     needed = ["a model", "positive", *["negative"] * (recipe.guider.cfg != 1),
               *["cfg"] * (recipe.guider.cfg is None), *["a sampler"] * (recipe.sampler is None)]
     return [*lines, f"sampled by a {recipe.guider.family}",
-            f"to resample it, link {', '.join(needed)}; or a guider in their place"]
+            f"to resample it, link {', '.join(needed)}, or a guider instead"]
