@@ -217,7 +217,7 @@ def test_reference_is_collected_and_then_judges_one_image(parted, tmp_path):
     for score, kept in [(5.0, "0"), (50.0, "")]:
         out = parted([score], criterion="reference", reference="model A", allow_empty=True)
         assert out.kept_indices == kept
-    assert "may be of another model" in out.report
+    assert "may be from another model" in out.report
     assert json.loads(path.read_text()) == stored, "only compare writes nothing"
     assert [file.name for file in path.parent.iterdir()] == ["model A.json"]
 
