@@ -52,7 +52,7 @@ def decide(scores: list[float], rule: Rule, labels: list[str] | None = None,
         count, threshold, note = _count(  # how many of the first stay
             [scores[index] for index in order], rule, len(set(members) & set(rule.picked)))
         if count == 0 and not allow_empty:
-            count, note = 1, note + "; all would go, the lowest is kept"
+            count, note = 1, note + "; that would reject all, so the lowest is kept"
         kept += order[:count]
         groups.append(Group(label, members, threshold, note))
     kept.sort()
@@ -89,18 +89,18 @@ def _count(ordered: list[float], rule: Rule, picked: int) -> tuple[int, float, s
                 f"{rule.percent:g} % of {size} is {exact:g}, rounded to {drop}")
     if rule.criterion == COUNT:
         if rule.keep < 0:
-            raise BayesDiffError(f"keep is {rule.keep}, a number of images from 0 was expected.")
+            raise BayesDiffError(f"keep is {rule.keep}, 0 or more was expected.")
         count = min(rule.keep, size)
         return count, ordered[max(count, 1) - 1], f"the {count} lowest of {size}"
     if rule.criterion == VALUE:
         if not math.isfinite(rule.threshold):
             raise BayesDiffError(f"threshold is {rule.threshold}, a finite number was expected.")
-        return _up_to(ordered, rule.threshold), rule.threshold, f"at most {rule.threshold:g}"
+        return _up_to(ordered, rule.threshold), rule.threshold, f"up to {rule.threshold:g}"
     if rule.criterion == REFERENCE:
         threshold = percentile(rule.reference, 100 - _percent(rule))
         return (_up_to(ordered, threshold), threshold,
-                f"at most {threshold:.4g}, which {100 - rule.percent:g} % of the"
-                f" {len(rule.reference)} reference scores do not exceed")
+                f"up to {threshold:.4g}: {100 - rule.percent:g} % of the {len(rule.reference)}"
+                " stored scores are no higher")
     raise BayesDiffError(f"criterion is {rule.criterion!r}, one of {', '.join(CRITERIA)} was"
                          " expected.")
 
@@ -132,8 +132,8 @@ def group_labels(text: str, count: int) -> list[str]:
     each other. Nothing: all in one group."""
     labels = [label.strip() for label in text.split(",")] if text.strip() else [""]
     if "" in labels and len(labels) > 1:
-        raise BayesDiffError(f"groups is {text!r}, which has an empty label: give a label between"
-                             " any two commas, such as 0,0,1,1.")
+        raise BayesDiffError(f"groups is {text!r}, which has an empty label: put a label between"
+                             " all commas, such as 0,0,1,1.")
     each, left_over = divmod(count, len(labels))
     if left_over or not each:
         raise BayesDiffError(f"groups holds {len(labels)} labels for {count} images: give one for"
@@ -146,11 +146,10 @@ def indices_of(name: str, text: str, count: int) -> list[int]:
     words = [word.strip() for word in text.split(",") if word.strip()]
     for place, word in enumerate(words):
         if not word.isascii() or not word.isdigit() or not 1 <= int(word) <= count:
-            raise BayesDiffError(f"{name} names image {word!r}, and there are {count} scores: whole"
-                                 f" numbers from 1 to {count}, separated by commas, were"
-                                 " expected.")
+            raise BayesDiffError(f"{name} lists image {word!r}, and there are {count} scores: whole"
+                                 f" numbers from 1 to {count}, separated by commas, were expected.")
         if int(word) in map(int, words[:place]):
-            raise BayesDiffError(f"{name} names image {word} twice: name each once.")
+            raise BayesDiffError(f"{name} lists image {word} twice: list each once.")
     return [int(word) - 1 for word in words]
 
 

@@ -298,8 +298,8 @@ def evidence_prior_precision(eigenvalues: torch.Tensor, weight_norm: float, outp
     prior = effective dimension / weight norm, which every maximum satisfies."""
     checks.positive("weight_norm", weight_norm)
     if not eigenvalues.max() > 0:
-        raise BayesDiffError("the features are all 0, so no data speak for a prior precision:"
-                             " give a number instead of 'evidence'.")
+        raise BayesDiffError("the features are all 0, so the data cannot choose a prior precision:"
+                             " use prior 'fixed' instead of 'evidence'.")
     prior = outputs * len(eigenvalues) / weight_norm
     for _ in range(1000):
         updated = outputs * (eigenvalues / (eigenvalues + prior)).sum().item() / weight_norm

@@ -18,14 +18,13 @@ IN_MASK, TRAJECTORY, RELATIVE = "inside mask", "trajectory variance", "relative 
 DOUBT = doubt.NAME
 SCORES = [DOUBT, SUM, MEAN, CONTRAST, PATCH, IN_MASK, TRAJECTORY, RELATIVE]
 MEASURES = {  # what a number is, in words for a report
-    DOUBT: "how much the picture changed in the last steps and, where it was checked, how much the"
-           " model would change it, beside its own contrast",
+    DOUBT: "how much the picture changed in the last steps and, if it was checked, how much the"
+           " model would change it, relative to its contrast. Higher is less sure",
     SUM: "variance summed over pixels and channels", MEAN: "mean variance of a latent value",
     CONTRAST: "how far the standard deviation is from its local mean",
     PATCH: "highest mean variance in a window", IN_MASK: "mean variance inside the mask",
     TRAJECTORY: "how much the picture still changed in the last 40 % of the steps",
-    RELATIVE: "how much the picture still changed in the last 40 % of the steps, over its own"
-              " detail"}
+    RELATIVE: "how much the picture changed in the last 40 % of the steps, relative to its detail"}
 LEAST_DETAIL = 1e-6  # of a flat picture, in the latent's unit
 DEFAULT = DOUBT  # bench truth
 

@@ -38,14 +38,14 @@ def self_check(scores: list[float], liked: list[int], disliked: list[int]) -> Se
 def refuse_both(liked: Sequence[int], disliked: Sequence[int]) -> None:
     both = sorted(set(liked) & set(disliked))
     if both:
-        raise BayesDiffError(f"image {both[0] + 1} is both liked and disliked ({len(both)} such):"
-                             " name it once.")
+        raise BayesDiffError(f"image {both[0] + 1} is both liked and disliked ({len(both)} in all):"
+                             " list it once.")
 
 
 def auroc(good: list[float], bad: list[float]) -> float:
     """The share of pairs in which the bad one has the higher score; a tie is half a pair."""
     if not good or not bad:
-        raise BayesDiffError(f"{len(good)} liked and {len(bad)} disliked images were named, at"
+        raise BayesDiffError(f"{len(good)} liked and {len(bad)} disliked images are listed, at"
                              " least 1 of each was expected.")
     ranks = _double_ranks(good + bad)[len(good):]
     return (sum(ranks) / 2 - len(bad) * (len(bad) + 1) / 2) / (len(good) * len(bad))
@@ -77,7 +77,7 @@ def permutation_p_value(good: list[float], bad: list[float]) -> float:
     least as far from 1/2. Exact, ties included: rank sums are counted, not drawn."""
     size = len(good) + len(bad)
     if size > MOST_IMAGES:
-        raise BayesDiffError(f"{size} images were named, at most {MOST_IMAGES} were expected: name"
+        raise BayesDiffError(f"{size} images are listed, at most {MOST_IMAGES} were expected: list"
                              " fewer.")
     ranks = _double_ranks(good + bad)
     # ways[k, s]: to choose k of the images so far with doubled ranks that sum to s
@@ -103,11 +103,12 @@ def _double_ranks(values: list[float]) -> list[int]:
 def _verdict(area: float, low: float, high: float, p_value: float, good: int, bad: int) -> str:
     of = f"with {good} liked and {bad} disliked images"
     if 2 / math.comb(good + bad, bad) > LEVEL:
-        return (f"The score cannot be told from chance {of}: so few could not show it, however well"
-                " they are told apart. Name at least 4 of each.")
+        return (f"The score is not significantly different from chance {of}: that is too few to"
+                " show anything. List at least 4 of each.")
     if p_value > LEVEL or low <= 0.5 <= high:
-        return f"The score cannot be told from chance {of}."
+        return f"The score is not significantly different from chance {of}."
     if area > 0.5:
-        return f"The score beats chance {of}: what you dislike tends to score higher."
-    return (f"The score points the wrong way {of}: what you dislike tends to score lower, so the"
-            " filter would drop what you like.")
+        return (f"The score is significantly better than chance {of}: what you dislike tends to"
+                " score higher.")
+    return (f"The score is significantly worse than chance {of}: what you dislike tends to score"
+            " lower, so the filter would drop what you like.")

@@ -28,7 +28,7 @@ def by_list(steps: int, chosen: Iterable[int]) -> tuple[int, ...]:
     for step, after in zip(schedule, schedule[1:]):
         if step >= after:
             raise BayesDiffError(f"the uncertain steps hold {step} and then {after}: rising numbers"
-                                 " were expected, each once.")
+                                 " without repeats were expected.")
     return schedule
 
 
@@ -37,8 +37,8 @@ def by_text(steps: int, text: str) -> tuple[int, ...]:
     chosen = []
     for entry in text.split(","):
         if not re.fullmatch(r"\s*-?[0-9]{1,9}\s*", entry):
-            raise BayesDiffError(f"{entry.strip()[:20]!r} is no step: whole numbers with commas"
-                                 " between them were expected, as in 0, 5, 10.")
+            raise BayesDiffError(f"{entry.strip()[:20]!r} is not a step: whole numbers separated by"
+                                 " commas were expected, such as 0, 5, 10.")
         chosen.append(int(entry))
     return by_list(steps, chosen)
 

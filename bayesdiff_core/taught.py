@@ -60,13 +60,13 @@ def run_of(scores: Scores, liked: Sequence[int], disliked: Sequence[int]) -> Run
     logs = _logs(scores)
     images = len(next(iter(logs.values()), ()))
     if not logs or images < LEAST_BATCH:
-        raise BayesDiffError(f"{images} images with scores other than 0 came to be taught from, at"
+        raise BayesDiffError(f"there are {images} images with scores other than 0 to learn from, at"
                              f" least {LEAST_BATCH} of one prompt and setting were expected,"
                              " because scores are compared within their batch: sample more at"
                              " once.")
     if not liked and not disliked:
-        raise BayesDiffError("neither liked nor disliked names an image, so there is nothing to"
-                             " learn from: name at least 1, such as 0,3.")
+        raise BayesDiffError("liked and disliked are both empty, so there is nothing to learn from:"
+                             " list at least 1 image, such as 1,3.")
     selfcheck.refuse_both(liked, disliked)
     both = {name: _mean_and_sd(values) for name, values in logs.items()}
     examples = [Example(_mark(scores, image), kind, {name: float(values[image])
@@ -92,7 +92,7 @@ def added(runs: Sequence[Run], new: Run) -> list[Run]:
     count = sum(len(run.examples) for run in found)
     if count > MOST_EXAMPLES:
         raise BayesDiffError(f"{count} images would be taught, at most {MOST_EXAMPLES} were"
-                             " expected: begin another name.")
+                             " expected: start another name.")
     return found
 
 
@@ -135,8 +135,8 @@ def score(taught: Taught, scores: Scores) -> tuple[list[float], list[str]]:
     known = {name: values for name, values in logs.items() if name in taught.weights}
     if not known:
         raise BayesDiffError(f"it was taught on the scores {', '.join(taught.weights)}, and here"
-                             f" are {', '.join(scores)}, of which none is known and not 0: link"
-                             " a trajectory of a run like those it was taught on.")
+                             f" are {', '.join(scores)}, none of which is known and not 0: link the"
+                             " trajectory of a run like those it was taught on.")
     images = len(next(iter(known.values())))
     total = torch.full((images,), taught.bias, dtype=torch.float64)
     few = images < LEAST_BATCH
@@ -145,9 +145,9 @@ def score(taught: Taught, scores: Scores) -> tuple[list[float], list[str]]:
         furthest = FURTHEST if few else math.inf
         total += taught.weights[name] * _standardized(values, mean, sd).clamp(-furthest, furthest)
     if few:
-        notes.append(f"{images} of the {LEAST_BATCH} images that can be compared with each other:"
-                     " measured by the runs that were taught, which tells less where the prompt or"
-                     " the setting is another")
+        notes.append(f"{images} of the {LEAST_BATCH} images needed to compare them with each other:"
+                     " compared with the runs you taught instead, which tells less if the prompt or"
+                     " the setting differs")
     missing = [name for name in taught.weights if name not in known]
     if missing:
         notes.append(f"taught with {', '.join(missing)} too, which this run does not have: counted"
@@ -215,8 +215,9 @@ def _is_same_batch(one: Run, other: Run) -> bool:
 def _verdict(liked: int, disliked: int, low: float | None = None) -> str:
     of = f"with {liked} liked and {disliked} disliked images"
     if low is None:
-        return (f"What was taught cannot be told from chance yet {of}: at least {LEAST_EACH} of"
-                " each are needed. Name more.")
+        return (f"What you taught is not significantly better than chance yet {of}: at least"
+                f" {LEAST_EACH} of each are needed. List more.")
     if low <= 0.5:
-        return f"What was taught cannot be told from chance yet {of}: name more."
-    return f"What was taught beats chance {of}, on images that it was not taught with."
+        return f"What you taught is not significantly better than chance yet {of}: list more."
+    return (f"What you taught is significantly better than chance {of}, on images that it was not"
+            " taught with.")

@@ -58,75 +58,71 @@ class BayesDiffBestOfN(io.ComfyNode):
             node_id="BayesDiff_BestOfN",
             display_name="BayesDiff Best of N",
             category="bayesdiff",
-            description="Starts many seeds, finishes only the most confident: each picture is"
+            description="Starts many seeds, finishes only the most confident. Every picture is"
                         " identical to KSampler's.",
             inputs=[
                 *ksampler_inputs(
-                    seed="The first seed; the others follow at a distance of seed_stride.",
-                    sampler="The sampler. dpm_adaptive not with ranking by variance.",
-                    latent="The latent to denoise: one image or one clip, which every seed starts"
-                           " from."),
+                    seed="The first seed. The next ones are seed_stride apart.",
+                    sampler="The sampler, as in KSampler. With dpm_adaptive, uni_pc and sa_solver,"
+                            " ranking by variance falls back to trajectory variance.",
+                    latent="The latent that every seed starts from: one image or one clip."),
                 LLLA.Input("posterior", optional=True,
-                           tooltip="From LLLA Fit or LLLA Load. Ranking by variance needs it."),
+                           tooltip="From LLLA Fit or LLLA Load. Only needed to rank by variance."),
                 io.Int.Input("n", default=8, min=2, max=256,
                              tooltip="How many seeds to start, 2 to 256."),
                 io.Int.Input("keep", default=2, min=1, max=256,
-                             tooltip="How many of them to finish, 1 to n."),
+                             tooltip="How many seeds to finish, 1 to n."),
                 io.Float.Input("drop_at", default=0.5, min=0.05, max=0.95, step=0.05,
-                               tooltip="When only these are left, as a share of the steps, 0.05 to"
-                                       " 0.95. Later ranks more truly and saves less."),
+                               tooltip="When to drop the others, as a share of the steps, 0.05 to"
+                                       " 0.95. Later ranks better and saves less."),
                 io.Combo.Input("drop_schedule", options=list(WAYS), default="once",
-                               tooltip="once: all others are dropped at drop_at. halving: half of"
-                                       " the seeds are dropped at each of several stops, evenly"
-                                       " spaced up to drop_at; saves more, ranks more roughly."),
+                               tooltip="once: drops the others in one go at drop_at. halving: drops"
+                                       " half at each of several stops up to drop_at; saves more,"
+                                       " ranks more roughly."),
                 io.Combo.Input("rank_by", options=list(RANKS), default=scores.DEFAULT,
-                               tooltip="Lowest is best. doubt: looks ahead at each stop"
-                                       f" ({sum(evidence.AHEAD_OF_FEW)} calls for each seed,"
-                                       f" {sum(evidence.AHEAD_OF_MANY)} from {evidence.MANY} steps"
-                                       " on) at the picture that the seed is heading for, and"
-                                       " checks the finished ones. trajectory variance: how much"
-                                       " the denoised estimate still changes. relative change:"
-                                       " that by the picture's own detail. Neither needs a"
-                                       " posterior or extra calls, and neither tells much before"
-                                       " three quarters of the steps. variance: the model's"
-                                       " uncertainty; light takes extra calls for a fifth of the"
-                                       " steps, accurate for half of them."),
+                               tooltip="What to rank by; the lowest are kept. doubt: looks ahead at"
+                                       " the picture each seed is heading for,"
+                                       f" {sum(evidence.AHEAD_OF_FEW)} extra calls per seed and"
+                                       f" stop ({sum(evidence.AHEAD_OF_MANY)} from {evidence.MANY}"
+                                       " steps). trajectory variance, relative change: no extra"
+                                       " calls, but little to go on before three quarters of the"
+                                       " steps. variance: needs a posterior and extra calls."),
                 io.Int.Input("uncertainty_seed", default=0, min=0, max=0xffffffffffffffff,
                              advanced=True,
-                             tooltip="Seed of the deviations in ranking by variance, 0 to 2^64 - 1."
-                                     " It never changes a picture, only which are kept."),
+                             tooltip="Seed used to rank by variance, 0 to 2^64 - 1. It can change"
+                                     " which seeds are kept, never a picture."),
                 io.Int.Input("keep_steps", default=10, min=2, max=1000, advanced=True,
-                             tooltip="States that each trajectory keeps, first and last included, 2"
-                                     " to 1000."),
+                             tooltip="Steps kept for each image, 2 to 1000, first and last"
+                                     " included."),
                 io.Int.Input("seed_stride", default=1000, min=1, max=2**32, optional=True,
                              advanced=True,
-                             tooltip="How far apart the seeds are, 1 to 2^32. Machines that share"
-                                     " the work and get seed, seed + 1, ... share no seed as long"
-                                     " as they are fewer than this."),
+                             tooltip="Distance between seeds, 1 to 2^32. Machines that start at"
+                                     " seed, seed + 1, ... then share no seed, as long as they are"
+                                     " fewer than this."),
             ],
             outputs=[
                 io.Latent.Output(display_name="latent",
-                                 tooltip="The finished latents as a batch, best first."),
+                                 tooltip="The finished latents as a batch, lowest score first."),
                 io.Latent.Output(display_name="variance",
-                                 tooltip="Variance of each latent value (trajectory variance, or"
-                                         " the uncertainty's if ranked by it), in the latent's own"
-                                         " scale squared."),
+                                 tooltip="Variance of each latent value, in the latent's units"
+                                         " squared. The posterior's if ranked by variance."),
                 TRAJECTORY.Output(display_name="trajectory",
-                                  tooltip="Of the finished latents as a batch, best first."),
+                                  tooltip="The finished runs as one batch, lowest score first."),
                 io.Int.Output(display_name="seeds", is_output_list=True,
-                              tooltip="The seed of each finished latent, best first."),
-                io.String.Output(display_name="seeds_text", tooltip="The same, as a line of text."),
+                              tooltip="Seed of each finished latent, lowest score first."),
+                io.String.Output(display_name="seeds_text", tooltip="The same seeds as text, for"
+                                                                    " notes and file names."),
                 io.Float.Output(display_name="scores", is_output_list=True,
-                                tooltip="What each finished latent was ranked by, lowest first."),
+                                tooltip="Score of each finished latent, lowest first."),
                 io.String.Output(display_name="report",
                                  tooltip="JSON: every seed with its scores, when it was dropped,"
                                          " calls made and saved."),
                 io.Latent.Output(display_name="mean",
-                                 tooltip="E(x_0), the mean of each result: the latent itself, as no"
-                                         " mode here changes the picture."),
+                                 tooltip="Mean of each result, E(x_0): the same as latent."),
             ],
-            search_aliases=["best of n", "seed search", "early stopping", "ranking", "cull",
-                            "uncertainty"],
+            search_aliases=["best of", "best of n", "best seed", "seed search", "sort seeds",
+                            "quality", "confidence", "unsure", "broken", "hands", "early stopping",
+                            "ranking", "cull", "uncertainty"],
             **ANSWERS_FROM_CACHE,
         )
 
@@ -176,8 +172,8 @@ def _rank(run: Resumable) -> tuple[bool, float]:
 def _check_one(latent: dict) -> None:
     count = len(latent["samples"])
     if count != 1:
-        raise BayesDiffError(f"the latent is a batch of {count}, one image or clip was expected, as"
-                             " n seeds are sampled from it: use Latent From Batch, or set the"
+        raise BayesDiffError(f"the latent is a batch of {count}, one image or clip was expected,"
+                             " because every seed starts from it: use Latent From Batch, or set the"
                              " batch size to 1.")
 
 
@@ -203,10 +199,11 @@ def _results(best: list[Resumable], runs: list[Resumable], plan: list[Stop], lat
     text = "\n".join([
         f"{len(best)} of {len(runs)} seeds finished, in {made} calls: "
         + (f"{saved} saved ({100 * saved / (made + saved):.0f} %)" if saved >= 0 else
-           f"{-saved} more than finishing all of them, as looking ahead costs more than the steps"
-           " that are left; take more steps, or rank by relative change"),
+           f"{-saved} more than finishing all seeds, because looking ahead costs more than the"
+           " remaining steps; use more steps, or rank by relative change"),
         *(f"after step {stop.step}: {stop.left} left" for stop in plan),
-        *(f"seed {seed}: {score:.4g}" for seed, score in zip(seeds, final)), *report["notes"]])
+        *(f"seed {seed}: {rank_by} {score:.4g}" for seed, score in zip(seeds, final)),
+        *report["notes"]])
     return io.NodeOutput(latent, {**latent, "samples": variance.to(latent["samples"])},
                          trajectory, seeds, ", ".join(map(str, seeds)), final,
                          as_text(report), latent,

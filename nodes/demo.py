@@ -24,21 +24,20 @@ class BayesDiffDemoModel(io.ComfyNode):
             node_id="BayesDiff_DemoModel",
             display_name="BayesDiff Demo Model",
             category="bayesdiff",
-            description="A small model that draws hands, clocks, dice and smileys of 64 x 64"
-                        " pixels, with its VAE and posterior. It comes with the pack and runs on a"
-                        " CPU in seconds.",
+            description="A small model that comes with the pack: draws hands, clocks and smileys,"
+                        " 64 x 64 pixels. Runs on a CPU, no download.",
             inputs=[],
             outputs=[
                 io.Model.Output(display_name="model",
-                                tooltip="The model, 5 M parameters. Use it with Empty Latent"
-                                        " Image at 64 x 64 and BayesDiff Demo Prompt."),
-                io.Vae.Output(display_name="vae", tooltip="Packs 4 x 4 pixels into a position of"
-                                                          " the latent and back, without loss."),
+                                tooltip="The demo model. Use it with Empty Latent Image at 64 x 64"
+                                        " and BayesDiff Demo Prompt."),
+                io.Vae.Output(display_name="vae", tooltip="Its VAE: packs 4 x 4 pixels into one"
+                                                          " latent position, without loss."),
                 LLLA.Output(display_name="posterior",
-                            tooltip="What LLLA Fit gave for this model: full structure, on its"
-                                    " training drawings."),
+                            tooltip="Its calibration, made by LLLA Fit on drawings like those it"
+                                    " was trained on."),
             ],
-            search_aliases=["example model", "hands", "try", "load"],
+            search_aliases=["example model", "test model", "hands", "try", "load"],
         )
 
     @classmethod
@@ -57,13 +56,13 @@ class BayesDiffDemoPrompt(io.ComfyNode):
             description="What the demo model should draw. It reads no text: choose a class.",
             inputs=[
                 io.Combo.Input("name", options=[*_classes(), NOTHING],
-                               tooltip="One of the classes that the demo model knows; nothing is"
+                               tooltip="What to draw: one of the demo model's classes. Use nothing"
                                        " for the negative prompt."),
             ],
             outputs=[
                 io.Conditioning.Output(display_name="conditioning",
-                                       tooltip="For positive or negative of a sampler with the demo"
-                                               " model; other models cannot read it."),
+                                       tooltip="For positive or negative of a sampler. Only the"
+                                               " demo model can read it."),
             ],
             search_aliases=["example prompt", "class"],
         )

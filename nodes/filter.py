@@ -31,109 +31,101 @@ class BayesDiffFilter(io.ComfyNode):
             node_id="BayesDiff_UncertaintyScoreFilter",
             display_name="Uncertainty Score Filter",
             category="bayesdiff",
-            description="Splits a batch into keep and reject: the lower scores are kept, the higher"
-                        " rejected, with their latents and masks.",
+            description="Splits a batch into keep and reject. Lower scores are kept; latents and"
+                        " masks go with their images.",
             inputs=[
                 io.Float.Input("scores", optional=True, force_input=True, tooltip=(
-                    "One score an image, finite, in the order of the batch or list: from a"
-                    " BayesDiff sampler or Uncertainty Score.")),
+                    "One score per image, in the order of the batch: from a BayesDiff sampler or"
+                    " Uncertainty Score.")),
                 TRAJECTORY.Input("trajectory", optional=True, tooltip=(
-                    "Instead of scores, 1 or more: each image's doubt is taken, or the score that"
-                    " is chosen below.")),
+                    "Instead of scores: takes the doubt of each image, or the score chosen"
+                    " below.")),
                 io.Image.Input("images", optional=True, tooltip=(
-                    "A batch or a list of any sizes, one image a score. Of videos also the frames"
-                    " of each clip; link the latents too then.")),
+                    "A batch or a list, one image per score. For videos, link the latents too.")),
                 io.Latent.Input("latents", optional=True, tooltip=(
-                    "A batch or a list, one latent a score. Each keeps its batch_index, so that a"
-                    " survivor can be sampled again.")),
+                    "A batch or a list, one latent per score. Each keeps its batch_index, so that"
+                    " it can be sampled again.")),
                 io.Mask.Input("masks", optional=True, tooltip=(
-                    "A batch or a list, one mask a score.")),
+                    "A batch or a list, one mask per score.")),
                 io.Combo.Input("criterion", options=filtering.CRITERIA, default=filtering.SIGMA,
                                tooltip=(
-                    "mean + z sigma: rejects scores above it (the paper's, z = 1; sigma is that of"
-                    " the batch, divided by n). drop top percent: the highest, by number. keep n:"
-                    " the n lowest. threshold: at most that score. reference: against scores"
-                    " stored under a name, so that a single image can be judged. picked: those"
-                    " that you clicked on, whatever their score.")),
+                    "What to keep. mean + z sigma: scores up to z standard deviations above the"
+                    " mean. drop top percent: all but the highest. keep n: the n lowest. threshold:"
+                    " up to that score. reference: compared with stored scores. picked: what you"
+                    " click.")),
                 io.Float.Input("z", default=1.0, min=-10.0, max=10.0, step=0.1, tooltip=(
-                    "mean + z sigma: how many standard deviations above the mean, -10 to 10.")),
+                    "mean + z sigma: standard deviations above the mean, -10 to 10. The paper uses"
+                    " 1.")),
                 io.Float.Input("percent", default=16.0, min=0.0, max=100.0, step=0.5, tooltip=(
-                    "drop top percent: the share to drop, 0 to 100; the number is rounded to the"
-                    " nearest, halves up, so 16 % of 5 drops 1 and of 3 none. reference: rejects"
-                    " scores above all but this share of the stored ones.")),
+                    "drop top percent: share to drop, 0 to 100, rounded to whole images. reference:"
+                    " share of the stored scores that counts as too high.")),
                 io.Int.Input("keep", default=1, min=0, max=100000, tooltip=(
-                    "keep n: how many to keep of each group, 0 to 100000.")),
+                    "keep n: how many images to keep of each group, 0 to 100000.")),
                 io.Float.Input("threshold", default=0.0, min=-1e12, max=1e12, step=0.001,
                                round=False, tooltip=(
-                    "threshold: the highest score that is kept, in the score's own unit.")),
+                    "threshold: the highest score to keep, in the score's own units.")),
                 io.Boolean.Input("allow_empty", default=False, advanced=True, tooltip=(
-                    "Off: the lowest score of each group is always kept. On: all may be rejected;"
-                    " what follows on the kept side does not run then.")),
+                    "Off: the lowest score of each group is always kept. On: everything may be"
+                    " rejected; see when_empty.")),
                 io.String.Input("groups", default="", advanced=True, tooltip=(
-                    "Keeps prompts apart, as their scores do not compare: a label for each image,"
-                    " such as 0,0,1,1, or one for each prompt if all have equally many images one"
-                    " after the other. Empty: 1 group.")),
+                    "Judges each prompt by itself. One label per image, such as 0,0,1,1, or one per"
+                    " prompt if all have equally many images. Empty: one group.")),
                 io.String.Input("reference", default="", advanced=True, tooltip=(
-                    "Name of the stored scores, 1 to 100 characters without path separators; a file"
-                    " in output/bayesdiff_reference. Use one name for each model, size, sampler,"
-                    " number of steps and score.")),
+                    "Name of the stored scores, 1 to 100 characters, no slashes. Use one per model,"
+                    " prompt, size, sampler, number of steps and score.")),
                 io.Combo.Input("reference_mode", options=[COMPARE, ADD], default=COMPARE,
                                advanced=True, tooltip=(
-                    "add: these scores are added to the stored ones after the decision, each"
-                    " once; with fewer than 10 stored, criterion reference keeps all. only compare:"
-                    " the file is not written.")),
+                    "add: stores these scores under the name in reference, after deciding. only"
+                    " compare: stores nothing.")),
                 io.String.Input("picked", default="", optional=True, advanced=True, tooltip=(
-                    "picked: the images to keep, the first is 1, separated by commas. A click on a"
-                    " picture in the node adds it or takes it out, and sets the criterion.")),
+                    "picked: the images to keep, counted from 1: 1,3,4. Click pictures in the node"
+                    " to fill it in.")),
                 io.Combo.Input("score", options=[*(name for name in SCORES if name != IN_MASK),
                                                  *taught_file.options()],
                                default=DEFAULT, optional=True, advanced=True, tooltip=(
-                    "Which score is taken of a trajectory; see Uncertainty Score. taught: what you"
-                    " taught Uncertainty Self-check, 0 to 1; press R to see new names. Not used"
-                    " where scores are linked.")),
+                    "Which score to take from a trajectory; see Uncertainty Score. Not used if"
+                    " scores are linked.")),
                 io.Boolean.Input("wait_for_choice", default=False, optional=True, tooltip=(
-                    "On: the run pauses here, shows the pictures sorted by score, and goes on with"
-                    " those that you click. Runs sent by a script do not pause.")),
+                    "On: the run pauses here and continues with the pictures you click. Runs sent"
+                    " by a script do not pause.")),
                 io.Int.Input("wait_seconds", default=600, min=1, max=86400, optional=True,
                              advanced=True, tooltip=(
-                    "wait_for_choice: for how long at most, 1 to 86400 seconds.")),
+                    "wait_for_choice: how long to wait, 1 to 86400 seconds.")),
                 io.Combo.Input("no_answer", options=[BY_CRITERION, ALL, STOP], default=BY_CRITERION,
                                optional=True, advanced=True, tooltip=(
-                    "wait_for_choice: what happens when nobody chooses in time, or no browser shows"
-                    " this graph.")),
+                    "wait_for_choice: what to do if nobody chooses in time, or no browser shows"
+                    " this workflow.")),
                 io.Combo.Input("when_empty", options=[BLOCK, BEST, EMPTY, NONE], default=BLOCK,
                                optional=True, advanced=True, tooltip=(
-                    "What a side gives on where nothing is on it. stop what follows: nodes after it"
-                    " do not run, switches neither. the best one: the lowest score is kept after"
-                    " all. empty list: for nodes that take lists; others fail. none: for switches"
-                    " that then take their next input.")),
+                    "What an empty side passes on. stop what follows: nodes after it do not run."
+                    " the best one: the lowest score is kept after all. empty list: for nodes that"
+                    " take lists. none: for switches, which then use their next input.")),
                 io.Int.Input("first_index", default=0, min=0, max=1, optional=True, advanced=True,
                              tooltip=(
-                    "What kept_indices and rejected_indices call the first image: 0 as ComfyUI's"
-                    " batch nodes count, or 1.")),
+                    "What kept_indices and rejected_indices call the first image: 0, as ComfyUI's"
+                    " batch nodes do, or 1.")),
             ],
             outputs=[
                 *(kind.Output(display_name=f"{side}_{name}", is_output_list=True, tooltip=(
-                    f"The {side} {name}: a batch where a batch came in, a list where a list came"
-                    " in. Nothing follows where there are none."))
+                    f"The {side} {name}: a batch if a batch came in, a list if a list came in."))
                   for name, kind in (("images", io.Image), ("latents", io.Latent),
                                      ("masks", io.Mask)) for side in ("kept", "rejected")),
                 *(io.String.Output(display_name=f"{side}_indices", tooltip=(
-                    f"The {side} ones, separated by commas; the first is first_index, 0 as in"
-                    " ComfyUI's batch nodes or 1."))
+                    f"Which ones were {side}, separated by commas, counted from first_index."))
                   for side in ("kept", "rejected")),
                 io.Float.Output(display_name="sorted_scores", is_output_list=True, tooltip=(
-                    "All scores, from the lowest.")),
+                    "All scores, lowest first.")),
                 io.Image.Output(display_name="histogram", tooltip=(
-                    "Scores kept and rejected, with the threshold; 480 x 240.")),
+                    "Kept and rejected scores with the threshold, 480 x 240 pixels.")),
                 io.String.Output(display_name="report", tooltip=(
-                    "JSON: scores, places, threshold and reason for each group.")),
+                    "JSON: scores, what was kept, threshold and reason for each group.")),
             ],
             hidden=list(metadata.HIDDEN),
             is_output_node=True,
             is_input_list=True,
-            search_aliases=["uncertainty", "filter images", "sort images", "best of batch", "cull",
-                            "pick", "rejection"],
+            search_aliases=["sort", "sort images", "filter images", "best of batch", "quality",
+                            "confidence", "unsure", "broken", "hands", "artifacts", "gallery",
+                            "choose images", "pick", "cull", "rejection", "uncertainty"],
         )
 
     @classmethod
@@ -177,8 +169,8 @@ class BayesDiffFilter(io.ComfyNode):
             notes += [answer, *more]
         notes = [*told, *notes]
         if not any(values):
-            notes.append("all scores are 0, so they tell nothing: look at the notes of the node"
-                         " that made them")
+            notes.append("all scores are 0, so they say nothing: look at the notes of the node that"
+                         " made them")
         if reference_mode[0] == ADD:
             path = reference_file.path_of(reference[0])
             new = reference_file.add(path, values)
@@ -245,7 +237,7 @@ def _not_empty(decision: filtering.Decision, scores: list[float],
         return decision, []
     best = scores.index(min(scores))
     return decision._replace(kept=[best], rejected=[i for i in decision.rejected if i != best]), [
-        "nothing would be kept: the lowest score is, all the same"]
+        "nothing would be kept, so the lowest score is kept"]
 
 
 class Part(NamedTuple):
@@ -266,7 +258,7 @@ def _scores(scores, trajectories, name: str) -> tuple[list[float], list[str]]:
         found, notes = with_taught(name, scores_of(None, trajectories, None), trajectories)
         values = found[name]
     else:
-        raise BayesDiffError("neither scores nor a trajectory are linked, one of them was expected:"
+        raise BayesDiffError("neither scores nor a trajectory is linked, one of them was expected:"
                              " link an output of a BayesDiff sampler or of Uncertainty Score.")
     filtering.check_scores(values)
     return values, notes
@@ -290,7 +282,7 @@ def _images(name: str, values, count: int, clips: bool) -> list[Part]:
     elif clips and rows and rows % count == 0:
         owner_of = [row // (rows // count) for row in range(rows)]
     else:
-        video = "" if clips else " For frames of a video link the latents too."
+        video = "" if clips else " For the frames of a video, link the latents too."
         raise BayesDiffError(f"the {name} input holds {rows} in {len(values)} entries, and there"
                              f" are {count} scores: link what belongs to the same batch.{video}")
     return _dealt(values, map(len, values), owner_of)
@@ -342,12 +334,12 @@ def _with_reference(rule: filtering.Rule, path, values: list[float], adding: boo
     stored = reference_file.read(path)
     if adding and len(stored) < filtering.LEAST_REFERENCE:
         return (rule._replace(criterion=filtering.COUNT, keep=len(values)),
-                [f"the reference holds {len(stored)} of the {filtering.LEAST_REFERENCE} scores that"
-                 " it needs: all are kept meanwhile"])
+                [f"the reference has {len(stored)} of the {filtering.LEAST_REFERENCE} scores it"
+                 " needs: everything is kept until then"])
     notes = []
     if stored and not any(stored[0] <= value <= stored[-1] for value in values):
-        notes.append(f"all scores are outside of the reference's {stored[0]:.4g} to"
-                     f" {stored[-1]:.4g}: it may be of another model or setting")
+        notes.append(f"all scores are outside the stored range, {stored[0]:.4g} to"
+                     f" {stored[-1]:.4g}: the reference may be from another model or setting")
     return rule._replace(reference=tuple(stored)), notes
 
 

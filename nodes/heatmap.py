@@ -33,94 +33,86 @@ class BayesDiffHeatmap(io.ComfyNode):
             node_id="BayesDiff_UncertaintyHeatmap",
             display_name="Uncertainty Heatmap",
             category="bayesdiff",
-            description="Shows where the picture is most likely to be wrong, as colors over it and"
-                        " as a mask.",
+            description="Shows where the picture is most likely wrong, as colors over it and as a"
+                        " mask.",
             inputs=[
                 io.Latent.Input("variance", optional=True, tooltip=(
-                    "Variance of the latent, in the latent's own scale. Link this or a"
-                    " trajectory; where both are linked the trajectory is used.")),
+                    "Variance of the latent. Link this or a trajectory; if both are linked, the"
+                    " trajectory is used.")),
                 TRAJECTORY.Input("trajectory", optional=True, tooltip=(
-                    "The sampled trajectory: holds the variance, the mean and what coherent draws"
-                    " are made of, at the result and at earlier steps.")),
+                    "The run to show, from a BayesDiff sampler or Trajectory Load.")),
                 io.Latent.Input("samples", optional=True, tooltip=(
-                    "The sampled latent. Needed with a variance, to decode the picture or draws;"
-                    " not used with a trajectory, which has its own.")),
+                    "The sampled latent. With a variance it is needed to decode the picture; a"
+                    " trajectory has its own.")),
                 io.Vae.Input("vae", optional=True, tooltip=(
-                    "Decodes the draws (method pixel), and the picture if no image is linked.")),
+                    "Decodes the picture if no image is linked, and the draws of method pixel.")),
                 io.Image.Input("image", optional=True, tooltip=(
-                    "The picture to lay the colors over, one for each latent, of any size. If"
-                    " not linked, the VAE decodes it.")),
+                    "The picture to put the colors on, one per latent, any size. If not linked, the"
+                    " VAE decodes it.")),
                 io.Combo.Input("color_map", options=maps.COLOR_MAPS, default=maps.GLOW, tooltip=(
-                    "glow: clear where the model was sure, red where it was not. The others color"
-                    " every pixel, from the least deviation to the greatest.")),
+                    "glow: clear where the model is sure, red where it is unsure. The others color"
+                    " every pixel, from lowest to highest.")),
                 io.Float.Input("opacity", default=0.8, min=0.0, max=1.0, step=0.05, tooltip=(
-                    "How much the colors cover the picture, 0 (not at all) to 1 (all).")),
+                    "How strongly the colors cover the picture, 0 (not at all) to 1 (fully).")),
                 io.Float.Input("mask_threshold", default=95.0, min=0.0, max=100.0, step=0.001,
                                tooltip=(
-                    "The mask is 1 above it. Percentile 0-100: 95 masks the twentieth of the"
-                    " picture that is highest. Value: as the color bar shows it.")),
+                    "Everything above it is masked. Percentile, 0 to 100: 95 masks the highest 5 %"
+                    " of the picture. Value: as on the color bar.")),
                 io.Combo.Input("mask_by", options=["percentile", "value"], default="percentile",
                                advanced=True, tooltip=(
-                    "What mask_threshold is: a percentile of the map, or a value as the color bar"
-                    " shows it.")),
+                    "What mask_threshold is: a percentile of the map, or a value as on the color"
+                    " bar.")),
                 io.Int.Input("grow", default=0, min=-512, max=512, advanced=True, tooltip=(
-                    "Grows the mask by this many pixels of the image; shrinks it below 0.")),
+                    "Grows the mask by this many pixels, -512 to 512. Below 0 it shrinks.")),
                 io.Float.Input("blur", default=0.0, min=0.0, max=128.0, step=0.5,
                                advanced=True, tooltip=(
-                    "Softens the edges of the mask by a Gaussian of this standard deviation, in"
-                    " pixels of the image.")),
+                    "Softens the edges of the mask, 0 to 128 pixels (standard deviation).")),
                 io.Combo.Input("method", options=["fast", "pixel"], default="fast",
                                advanced=True, tooltip=(
-                    "fast: standard deviation of the latent, enlarged; no decoding. pixel: decodes"
-                    " draws and takes the standard deviation of their pixels, in units of 0-1;"
-                    " takes as long as that many VAE decodes.")),
+                    "fast: enlarges the map of the latent, no decoding. pixel: decodes several"
+                    " draws and compares their pixels; one VAE decode per draw.")),
                 io.Int.Input("draws", default=8, min=2, max=256, advanced=True, tooltip=(
-                    "Method pixel: how many draws to decode, 2-256. With 8 the deviation of a"
-                    " pixel is known to about a quarter, with 32 to about an eighth.")),
+                    "Method pixel: draws to decode, 2 to 256. Higher is more precise and slower.")),
                 io.Boolean.Input("remove_low_pass", default=False, advanced=True, tooltip=(
-                    "Method pixel: takes the local mean (over 1/8 of the shorter side) out of each"
-                    " draw, so that shifts of color or light as a whole do not count.")),
+                    "Method pixel: ignores shifts of color or brightness as a whole.")),
                 io.Int.Input("seed", default=0, min=0, max=2**64 - 1, control_after_generate=False,
                              advanced=True,
                              tooltip="Method pixel: seed of the draws, 0 to 2^64 - 1."),
                 io.Int.Input("step", default=-1, min=-1, max=10000, advanced=True, tooltip=(
-                    "Which step of the trajectory to look at: -1 is the result, 0 the start."
-                    " Only steps that the trajectory keeps; -1 without one.")),
+                    "Which step of the trajectory to show, one that it keeps. -1 is the result, 0"
+                    " the start.")),
                 io.Combo.Input("value_range", options=["per image", "shared"], default="per image",
                                advanced=True, tooltip=(
-                    "Ends of the colors and percentile of the mask: of each image (or video) by"
-                    " itself, or of the whole batch, which makes images comparable.")),
+                    "per image: each image has its own color range and mask percentile. shared: one"
+                    " for the whole batch, so that images compare.")),
                 io.Float.Input("clip_percentile", default=99.0, min=50.0, max=100.0, step=0.1,
                                advanced=True, tooltip=(
-                    "Deviations above this percentile (50-100) share the last color, so that a"
-                    " few high ones do not hide the rest. Does not change the mask.")),
+                    "Everything above this percentile, 50 to 100, gets the last color. Does not"
+                    " change the mask.")),
                 io.Boolean.Input("color_bar", default=True, advanced=True, tooltip=(
-                    "Adds a strip at the right of the heatmap: the colors, with the values that"
-                    " they stand for.")),
+                    "Adds a strip with the colors and their values to the heatmap.")),
                 io.Combo.Input("map", options=[DOUBT, VARIANCE], default=DOUBT, optional=True,
                                advanced=True, tooltip=(
-                    "Of a trajectory. doubt: the same measure as the score, where the picture"
-                    " changed late and, if it was checked, where the model would change it; what"
-                    " found wrong places best in the bench. variance: the variance of the latent,"
-                    " the posterior's where there is one. Steps before the last, and method pixel,"
-                    " show the variance.")),
+                    "What to show of a trajectory. doubt: the same measure as the score. variance:"
+                    " that of the latent. Earlier steps and method pixel always show the"
+                    " variance.")),
                 io.String.Input("painted_mask", default="", optional=True, advanced=True, tooltip=(
-                    "Masks that you painted with Edit the mask: KEY=FILE, one for each picture, in"
-                    " the place of its map's mask. Another picture gets its own mask again. Empty:"
-                    " none.")),
+                    "Masks you painted with Edit the mask, as KEY=FILE. Leave empty to use the"
+                    " map's own mask.")),
             ],
             outputs=[
                 io.Image.Output(display_name="overlay", tooltip=(
-                    "The picture under the colors, at its own size.")),
+                    "The picture with the colors on it, at its own size.")),
                 io.Image.Output(display_name="heatmap", tooltip=(
-                    "The colors alone, with the color bar if asked for.")),
+                    "The colors alone, with the color bar if it is on.")),
                 io.Mask.Output(display_name="mask", tooltip=(
-                    "1 where the model was more unsure than the threshold, at the size of the"
-                    " image. For Set Latent Noise Mask, Differential Diffusion and detailers.")),
+                    "1 where the map is above the threshold, at the size of the image. For Repair"
+                    " Where Unsure, inpainting and detailers.")),
             ],
             is_output_node=True,
-            search_aliases=["uncertainty", "unsure", "heatmap", "overlay", "artifacts", "hands",
-                            "detailer mask", "inpaint mask", "variance map", "uncertainty mask"],
+            search_aliases=["heatmap", "overlay", "unsure", "confidence", "artifacts", "hands",
+                            "broken", "mistakes", "quality", "doubt", "detailer mask",
+                            "inpaint mask", "uncertainty mask", "variance map", "uncertainty"],
         )
 
     @classmethod

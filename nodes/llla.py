@@ -31,84 +31,75 @@ class BayesDiffLLLAFit(io.ComfyNode):
             node_id="BayesDiff_LLLAFit",
             display_name="LLLA Fit",
             category="bayesdiff",
-            description="Fits a posterior over the weights of a model's last layer (last-layer"
-                        " Laplace approximation), from which BayesDiff computes where the model is"
-                        " unsure. It needs no data set: without latents or images the model draws"
-                        " its own.",
+            description="One-time calibration: teaches the pack how sure your checkpoint normally"
+                        " is. Only modes light, accurate and paper need it. No data set is needed.",
             inputs=[
-                io.Model.Input("model", tooltip="The diffusion model to fit. It is run, not"
-                                                " changed."),
-                io.Conditioning.Input("positive", tooltip="Prompts like those you will use: one, or"
-                                                          " a list, dealt to the latents in turn."),
+                io.Model.Input("model", tooltip="The model to calibrate. It is run, not changed."),
+                io.Conditioning.Input("positive", tooltip=(
+                    "Prompts like those you will use: one, or a list that is assigned to the"
+                    " latents in rotation.")),
                 io.Combo.Input("structure", options=list(STRUCTURES),
-                               tooltip="full: weights may be correlated, which tells unusual inputs"
-                                       " better (a matrix of about 66 MB for SD1.5). diagonal:"
-                                       " independent weights, as in the paper; small and quick."),
+                               tooltip="full: keeps how weights relate to each other, about 66 MB"
+                                       " for SD1.5. diagonal: each weight by itself, as in the"
+                                       " paper; small and fast."),
                 io.Int.Input("num_latents", default=64, min=1, max=100000,
-                             tooltip="How many noised latents to run through the network, 1 to"
-                                     " 100000. Each costs one network call; the latents given are"
-                                     " used in turn, each time with new noise."),
+                             tooltip="Noised latents to run, 1 to 100000, one network call each. 64"
+                                     " is a good start."),
                 io.Int.Input("size", default=512, min=16, max=8192, step=8, advanced=True,
-                             tooltip="Width and height in pixels of the model's own samples. Only"
-                                     " used if neither latents nor images are connected."),
+                             tooltip="Width and height of the model's own samples, in pixels. Only"
+                                     " used if no latents or images are linked."),
                 io.Combo.Input("timesteps", options=list(data_loop.TIMESTEPS), advanced=True,
-                               tooltip="Which noise levels they get. uniform: over the model's own"
-                                       " timesteps, as in the paper; log sigma: evenly in the"
-                                       " logarithm; logit normal: more in the middle."),
+                               tooltip="Which noise levels to use. uniform: evenly over the model's"
+                                       " timesteps, as in the paper. log sigma: evenly in log"
+                                       " sigma. logit normal: more in the middle."),
                 io.Combo.Input("prior", options=list(PRIORS), advanced=True,
-                               tooltip="fixed: prior_precision is used, with noise variance 1, as"
-                                       " in the paper. evidence: the data choose the prior"
-                                       " precision, with the measured noise variance."),
+                               tooltip="fixed: uses prior_precision, as in the paper. evidence:"
+                                       " lets the data choose."),
                 io.Float.Input("prior_precision", default=1.0, min=1e-6, max=1e9, step=0.1,
                                round=False, advanced=True,
-                               tooltip="1 / variance that a weight has before any data, above 0."
-                                       " Not used with 'evidence'."),
+                               tooltip="1 / variance of a weight before any data, above 0. Only"
+                                       " used with prior fixed."),
                 io.Float.Input("temperature", default=1.0, min=0.0, max=1e6, step=0.05, round=False,
                                advanced=True,
-                               tooltip="Factor on the posterior variance, 0 to 1000000; 1 is the"
-                                       " plain posterior, 0 switches the uncertainty off."),
+                               tooltip="Scales the variance, 0 to 1000000. 1 leaves it as it is, 0"
+                                       " turns the uncertainty off."),
                 io.Float.Input("empty_share", default=0.1, min=0.0, max=1.0, step=0.05,
                                advanced=True,
-                               tooltip="Share of latents that are run with the negative prompt, 0"
-                                       " to 1, so that the part of CFG without the prompt is"
-                                       " covered too."),
+                               tooltip="Share of latents run with the negative prompt, 0 to 1, so"
+                                       " that both sides of CFG are covered."),
                 io.Int.Input("seed", default=0, min=0, max=0xffffffffffffffff,
                              # Another seed at each run would fit again for each picture.
                              control_after_generate=io.ControlAfterGenerate.fixed, advanced=True,
-                             tooltip="For noise, noise levels and own samples, a whole number from"
-                                     " 0. The same seed gives the same posterior."),
+                             tooltip="Seed of noise and samples, 0 to 2^64 - 1. The same seed gives"
+                                     " the same posterior."),
                 io.Latent.Input("latents", optional=True,
-                                tooltip="Clean latents to noise: one, a batch or a list, at least 1"
-                                        " image. An empty latent gives the size of own samples."
-                                        " Nothing connected: the model draws its own samples first,"
-                                        " one for every 8 noised latents, 20 steps each. The fit"
-                                        " looks only at features on their way through the network"
-                                        " and needs no labels or true pictures, so that will do."),
+                                tooltip="Clean latents: one, a batch or a list. If nothing is"
+                                        " linked, the model draws its own samples first. An empty"
+                                        " latent sets their size."),
                 io.Image.Input("images", optional=True,
-                               tooltip="Pictures to encode with the vae, instead of latents: a"
-                                       " batch or a list, at least 1."),
+                               tooltip="Images to use instead of latents, a batch or a list. They"
+                                       " need the vae."),
                 io.Vae.Input("vae", optional=True,
-                             tooltip="Encodes the images; the one that belongs to the model. Not"
-                                     " needed without images."),
+                             tooltip="The VAE of the model. Only needed with images."),
                 io.Conditioning.Input("negative", optional=True,
-                                      tooltip="The prompt of the empty_share, usually your negative"
-                                              " or an empty one. Not connected: the first prompt,"
-                                              " zeroed out."),
+                                      tooltip="Prompt of the empty_share, usually your negative"
+                                              " prompt. If not linked: the first prompt, zeroed"
+                                              " out."),
                 LLLA.Input("posterior", optional=True,
-                           tooltip="A posterior of the same model to continue from: its latents"
-                                   " stay in and the new ones, at least 1, are added."),
+                           tooltip="An earlier posterior of the same model; the new latents are"
+                                   " added to it."),
                 io.Int.Input("parts", default=1, min=1, max=10000, optional=True, advanced=True,
-                             tooltip="How many machines share this fit, 1 to 10000: each runs its"
-                                     " part of num_latents, and the posteriors are merged"
-                                     " afterwards. python -m fleet fit does all of that."),
+                             tooltip="How many machines share this fit, 1 to 10000. Leave at 1 on a"
+                                     " single machine."),
                 io.Int.Input("part", default=0, min=0, max=9999, optional=True, advanced=True,
-                             tooltip="Which part is run here, 0 to parts - 1."),
+                             tooltip="Which part to run here, 0 to parts - 1."),
             ],
             outputs=[LLLA.Output(display_name="posterior",
-                                 tooltip="The fitted posterior: 1 for all images and prompts.")],
+                                 tooltip="The calibration of this model. Link it to a BayesDiff"
+                                         " sampler, and to LLLA Save to keep it.")],
             is_output_node=True,
             is_input_list=True,
-            search_aliases=["laplace", "posterior", "uncertainty", "fit", "train"],
+            search_aliases=["calibrate", "laplace", "posterior", "uncertainty", "fit", "train"],
         )
 
     @classmethod
@@ -135,18 +126,18 @@ class BayesDiffLLLASave(io.ComfyNode):
             node_id="BayesDiff_LLLASave",
             display_name="LLLA Save",
             category="bayesdiff",
-            description="Saves a fitted posterior as a safetensors file, for LLLA Load.",
+            description="Saves a posterior to a file, for LLLA Load.",
             inputs=[
-                LLLA.Input("posterior", tooltip="The posterior to save: 1, from LLLA Fit or Load."),
+                LLLA.Input("posterior", tooltip="From LLLA Fit or LLLA Load."),
                 io.String.Input("filename_prefix", default="posterior",
-                                tooltip="Name of the file, 1 to 100 characters without path"
-                                        " separators; a counter is added unless overwrite is on."),
+                                tooltip="File name, 1 to 100 characters, no slashes. A counter is"
+                                        " added unless overwrite is on."),
                 io.Combo.Input("folder", options=list(FOLDERS), advanced=True,
-                               tooltip="models: models/llla, beside your other models. output:"
-                                       " output/llla. LLLA Load lists both."),
+                               tooltip="models: models/llla. output: output/llla. LLLA Load lists"
+                                       " both."),
                 io.Boolean.Input("overwrite", default=False, advanced=True,
-                                 tooltip="On: the file has exactly this name, and an older one of"
-                                         " that name is replaced. Off: nothing is ever replaced."),
+                                 tooltip="On: uses exactly this name and replaces an older file."
+                                         " Off: never replaces a file."),
             ],
             outputs=[io.String.Output(display_name="file",
                                       tooltip="Name of the file, as LLLA Load lists it.")],
@@ -172,29 +163,30 @@ class BayesDiffLLLALoad(io.ComfyNode):
             node_id="BayesDiff_LLLALoad",
             display_name="LLLA Load",
             category="bayesdiff",
-            description="Loads a posterior that LLLA Save wrote. Structure, prior and temperature"
-                        " can be changed without fitting again.",
+            description="Loads a saved posterior. Structure, prior and temperature can be changed"
+                        " without fitting again.",
             inputs=[
                 io.Combo.Input("file", options=_files(),
-                               tooltip="A file of models/llla or, marked [output], of output/llla."
-                                       " At least 1 must be there; press R to refresh the list."),
+                               tooltip="A file in models/llla or, marked [output], in output/llla."
+                                       " Press R to refresh the list."),
                 io.Combo.Input("structure", options=[AS_FITTED, *STRUCTURES], advanced=True,
-                               tooltip="as fitted, full or diagonal. A file fitted as diagonal"
-                                       " cannot become full."),
+                               tooltip="as fitted, full or diagonal. A diagonal file cannot become"
+                                       " full."),
                 io.Combo.Input("prior", options=[AS_FITTED, *PRIORS], advanced=True,
-                               tooltip="as fitted; fixed: prior_precision is used; evidence: the"
-                                       " data choose it."),
+                               tooltip="as fitted. fixed: uses prior_precision. evidence: lets the"
+                                       " data choose."),
                 io.Float.Input("prior_precision", default=1.0, min=1e-6, max=1e9, step=0.1,
                                round=False, advanced=True,
-                               tooltip="1 / variance that a weight has before any data, above 0."
-                                       " Only used with prior 'fixed'."),
+                               tooltip="1 / variance of a weight before any data, above 0. Only"
+                                       " used with prior fixed."),
                 io.Float.Input("temperature", default=1.0, min=0.0, max=1e6, step=0.05, round=False,
                                advanced=True,
-                               tooltip="Factor on the posterior variance beside the fitted one, 0"
-                                       " to 1000000; 1 leaves it as fitted."),
+                               tooltip="Scales the variance once more, 0 to 1000000. 1 leaves it as"
+                                       " fitted."),
             ],
             outputs=[LLLA.Output(display_name="posterior",
-                                 tooltip="The posterior: 1 for all images and prompts.")],
+                                 tooltip="The calibration of one model. Link it to a BayesDiff"
+                                         " sampler.")],
             is_output_node=True,
             search_aliases=["laplace", "posterior", "load posterior"],
         )

@@ -61,6 +61,6 @@ def _valid(report: dict) -> dict:
 
     found = {"notes": [], **valid(report)}
     if gone:
-        found["notes"] = [*found["notes"], f"{gone} of the numbers are NaN or infinite, and null"
-                                           " stands in their place: try a higher precision (fp32)"]
+        found["notes"] = [*found["notes"], f"{gone} of the numbers are NaN or infinite, and shown"
+                                           " as null: try a higher precision (fp32)"]
     return found

@@ -15,14 +15,13 @@ class BayesDiffModelInfo(io.ComfyNode):
             node_id="BayesDiff_ModelInfo",
             display_name="BayesDiff Model Info",
             category="bayesdiff",
-            description="Says whether a model's uncertainty can be computed from a posterior over"
-                        " its last layer, and what that layer is.",
-            inputs=[io.Model.Input("model", tooltip="The diffusion model to look at. It is neither"
-                                                    " run nor changed.")],
+            description="Tells whether LLLA Fit works with this model, and why not if it does not.",
+            inputs=[io.Model.Input("model", tooltip="The diffusion model to look at. It is not run"
+                                                    " and not changed.")],
             outputs=[io.String.Output(display_name="report",
-                                      tooltip="The report as text, one fact a line.")],
+                                      tooltip="The report as text, one fact per line.")],
             is_output_node=True,
-            search_aliases=["uncertainty", "last layer", "laplace", "model type"],
+            search_aliases=["supported", "model type", "last layer", "laplace", "uncertainty"],
         )
 
     @classmethod

@@ -18,30 +18,30 @@ class BayesDiffRepair(io.ComfyNode):
             node_id="BayesDiff_RepairWhereUnsure",
             display_name="Repair Where Unsure",
             category="bayesdiff",
-            description="Draws the masked part of a picture again, as Set Latent Noise Mask and"
-                        " KSampler do, a few times, and keeps the try that the model doubts least."
-                        " The rest of the picture stays as it is.",
+            description="Redraws the masked part of a picture a few times and keeps the try that"
+                        " the model doubts least. The rest of the picture stays as it is.",
             inputs=[
                 *ksampler_inputs(
-                    seed="The seed of the first try; the next tries take the seeds after it.",
-                    sampler="The sampler.",
+                    seed="Seed of the first try. The next tries take the seeds after it.",
+                    sampler="The sampler, as in KSampler.",
                     latent="The latent to repair, one or a batch."),
                 io.Mask.Input("mask", tooltip=(
-                    "What to draw again, 0 to 1, of any size: one for all images, or one for each."
-                    " Uncertainty Heatmap's, or your own.")),
+                    "What to redraw, 0 to 1, any size. One mask for all images, or one each. From"
+                    " Uncertainty Heatmap, or your own.")),
                 io.Int.Input("tries", default=4, min=1, max=64, tooltip=(
-                    "How often to draw it, 1 to 64. Each takes as long as a KSampler of these steps"
-                    f" and {evidence.QUICK.calls} network calls more, to choose by.")),
+                    "How often to redraw it, 1 to 64. Each try takes one KSampler run, plus"
+                    f" {evidence.QUICK.calls} network calls to judge it.")),
             ],
             outputs=[
                 io.Latent.Output(display_name="latent", tooltip=(
-                    "The surest try of each image.")),
+                    "The try that the model doubts least, for each image.")),
                 io.Float.Output(display_name="scores", is_output_list=True, tooltip=(
-                    "Its doubt, above 0; lower is surer.")),
+                    "Its doubt, above 0. Higher is less sure.")),
                 io.String.Output(display_name="report", tooltip=(
-                    "JSON: every try's doubt of every image, the one that was kept, calls.")),
+                    "JSON: doubt of every try, which one was kept, its seed, network calls.")),
             ],
-            search_aliases=["repair", "fix", "inpaint", "detailer", "hands", "artifacts", "mend"],
+            search_aliases=["repair", "fix", "mend", "inpaint", "detailer", "hands", "bad hands",
+                            "artifacts", "broken", "redraw", "quality", "uncertainty"],
             **ANSWERS_FROM_CACHE,
         )
 
@@ -75,8 +75,8 @@ def _mask_of(mask: torch.Tensor, images: int) -> torch.Tensor:
         raise BayesDiffError(f"the mask input holds {len(mask)} masks for {images} images: link one"
                              " for all, or one for each.")
     if not mask.any():
-        raise BayesDiffError("the mask is empty, so there is nothing to draw again: lower the"
-                             " threshold of Uncertainty Heatmap, or paint something.")
+        raise BayesDiffError("the mask is empty, so there is nothing to redraw: lower the threshold"
+                             " of Uncertainty Heatmap, or paint something.")
     return mask
 
 

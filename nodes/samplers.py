@@ -17,7 +17,8 @@ from .metadata import ANSWERS_FROM_CACHE, HIDDEN, as_text, reported, workflow_of
 from .pictures import viewer
 from .sockets import LLLA, TRAJECTORY, llla_of
 
-ALIASES = ["uncertainty", "unsure", "variance", "confidence", "bayesian", "ksampler"]
+ALIASES = ["uncertainty", "unsure", "confidence", "doubt", "hands", "artifacts", "broken",
+           "quality", "overlay", "heatmap", "variance", "bayesian", "ksampler"]
 
 
 class BayesDiffKSampler(io.ComfyNode):
@@ -27,14 +28,14 @@ class BayesDiffKSampler(io.ComfyNode):
             node_id="BayesDiff_KSampler",
             display_name="BayesDiff KSampler",
             category="bayesdiff",
-            description="The same picture as KSampler (except in mode paper), and where the model"
-                        " hesitated while it drew.",
+            description="KSampler that also shows where the picture is most likely wrong. The"
+                        " picture is identical to KSampler's (except in paper mode).",
             inputs=[
                 *ksampler_inputs(
-                    seed="The seed of the noise, as in KSampler.",
-                    sampler="The sampler. dpm_adaptive and samplers of other packs are observed in"
-                            " mode free; mode paper takes ddim, euler and dpm_2 (its"
-                            " DPM-Solver-2).",
+                    seed="Seed of the noise, as in KSampler.",
+                    sampler="The sampler, as in KSampler. Samplers that light and accurate cannot"
+                            " follow run in mode free. Mode paper takes ddim, euler, dpm_2 and"
+                            " ddpm.",
                     latent="The latent to denoise."),
                 *_inputs(),
             ],
@@ -64,15 +65,16 @@ class BayesDiffSamplerCustom(io.ComfyNode):
             node_id="BayesDiff_SamplerCustom",
             display_name="BayesDiff Sampler Custom",
             category="bayesdiff",
-            description="The same picture as SamplerCustomAdvanced (except in mode paper), and"
-                        " where the model hesitated while it drew.",
+            description="SamplerCustomAdvanced that also shows where the picture is most likely"
+                        " wrong. The picture is identical to SamplerCustomAdvanced's (except in"
+                        " paper mode).",
             inputs=[
                 io.Noise.Input("noise", tooltip="The initial noise."),
-                io.Guider.Input("guider", tooltip="The model with its prompts: BasicGuider or"
-                                                  " CFGGuider; in mode free any."),
-                io.Sampler.Input("sampler", tooltip="One of ComfyUI's own samplers; in mode free"
-                                                    " any."),
-                io.Sigmas.Input("sigmas", tooltip="The noise levels, falling."),
+                io.Guider.Input("guider", tooltip="Model and prompts: BasicGuider or CFGGuider."
+                                                  " Mode free takes any guider."),
+                io.Sampler.Input("sampler", tooltip="The sampler. Samplers that light and accurate"
+                                                    " cannot follow run in mode free."),
+                io.Sigmas.Input("sigmas", tooltip="The noise levels, from high to low."),
                 io.Latent.Input("latent_image", tooltip="The latent to denoise."),
                 *_inputs(),
             ],
@@ -101,17 +103,18 @@ def ksampler_inputs(seed: str, sampler: str, latent: str) -> list:
         io.Int.Input("seed", default=0, min=0, max=0xffffffffffffffff,
                      control_after_generate=True, tooltip=seed),
         io.Int.Input("steps", default=20, min=1, max=10000,
-                     tooltip="The number of denoising steps, 1 to 10000."),
+                     tooltip="Number of denoising steps, 1 to 10000."),
         io.Float.Input("cfg", default=8.0, min=0.0, max=100.0, step=0.1, round=0.01,
-                       tooltip="Classifier-free guidance scale, 0 to 100."),
+                       tooltip="Classifier-free guidance scale, 0 to 100. Higher follows the prompt"
+                               " more closely."),
         io.Combo.Input("sampler_name", options=comfy.samplers.KSampler.SAMPLERS, tooltip=sampler),
         io.Combo.Input("scheduler", options=comfy.samplers.KSampler.SCHEDULERS,
-                       tooltip="How noise is removed over the steps."),
-        io.Conditioning.Input("positive", tooltip="What the image should show."),
-        io.Conditioning.Input("negative", tooltip="What the image should not show."),
+                       tooltip="How the noise is removed over the steps."),
+        io.Conditioning.Input("positive", tooltip="What you want in the image."),
+        io.Conditioning.Input("negative", tooltip="What you want to keep out of the image."),
         io.Latent.Input("latent_image", tooltip=latent),
         io.Float.Input("denoise", default=1.0, min=0.0, max=1.0, step=0.01,
-                       tooltip="The amount of denoising, 0 to 1."),
+                       tooltip="Amount of denoising, 0 to 1. Lower keeps more of the input."),
     ]
 
 
@@ -119,56 +122,54 @@ def _inputs() -> list:
     """What both nodes take beside the stock node's inputs."""
     return [
         LLLA.Input("posterior", optional=True,
-                   tooltip="From LLLA Fit or LLLA Load. Modes light, accurate and paper need it."),
+                   tooltip="From LLLA Fit or LLLA Load. Only modes light, accurate and paper need"
+                           " it."),
         io.Combo.Input("mode", options=list(MODES), default="auto",
-                       tooltip="auto: light where a posterior is connected, else free. free: how"
-                               " much the picture still changed in the last steps; no posterior,"
-                               " no extra calls. light: the model's own uncertainty, 1.2 times"
-                               " KSampler's network calls (1.1 to 1.3 times its time where it was"
-                               " measured). accurate: the same more precisely, 1.5 times the calls"
-                               " (1.4 to 1.6 times the time). paper: the published algorithm, 2.5"
-                               " to 11 times; the only mode that changes the picture."),
+                       tooltip="What the variance output measures. auto: light if a posterior is"
+                               " linked, else free. free: how much the picture changed in the last"
+                               " steps, at no extra cost. light, accurate: the model's own"
+                               " uncertainty, at 1.2 and 1.5 times KSampler's network calls. paper:"
+                               " the published algorithm, 2.5 to 11 times; the only mode that"
+                               " changes the picture."),
         io.Combo.Input("skip_schedule", options=list(skip_schedule.WAYS), default="chosen",
                        optional=True, advanced=True,
-                       tooltip="Which steps get extra calls (light, accurate, paper). chosen: the"
-                               " mode chooses. interval: every skip_interval + 1 steps from the"
-                               " first. steps: those in uncertain_steps."),
+                       tooltip="Which steps get extra network calls. chosen: the mode decides."
+                               " interval: every skip_interval + 1 steps. steps: those listed in"
+                               " uncertain_steps."),
         io.Int.Input("skip_interval", default=4, min=0, max=1000, optional=True,
                      advanced=True,
-                     tooltip="Plain steps between two uncertain ones, 0 to 1000; 0 makes every step"
-                             " uncertain. With skip_schedule interval, and in mode paper with"
-                             " chosen."),
+                     tooltip="Plain steps between two steps with extra calls, 0 to 1000. 0 gives"
+                             " every step extra calls. Used with interval, and with chosen in mode"
+                             " paper."),
         io.String.Input("uncertain_steps", default="", optional=True, advanced=True,
-                        tooltip="With skip_schedule steps: the steps that get extra calls, counted"
-                                " from 0, rising, between commas, such as 0,5,10,15."),
+                        tooltip="Steps that get extra calls, counted from 0: 0,5,10,15. Used with"
+                                " skip_schedule steps."),
         io.Int.Input("probe_levels", default=0, min=0, max=100, optional=True, advanced=True,
-                     tooltip="light and accurate, with skip_schedule chosen: at how many noise"
-                             " levels deviations are measured, 0 to 100. Leave at 0: the mode"
-                             " chooses. More is more precise and slower."),
+                     tooltip="light, accurate: noise levels at which the network is asked, 0 to"
+                             " 100. Leave at 0. Higher is more precise and slower."),
         io.Int.Input("deviations", default=0, min=0, max=256, optional=True, advanced=True,
-                     tooltip="light and accurate: deviations carried beside each image, 0 to 256."
-                             " Leave at 0: the mode chooses. More is more precise and slower."),
+                     tooltip="light, accurate: deviations carried along with each image, 0 to 256."
+                             " Leave at 0. Higher is more precise and slower."),
         io.Int.Input("mc_samples", default=10, min=1, max=256, optional=True, advanced=True,
-                     tooltip="paper: the Monte Carlo sample size S, 1 to 256; each costs a network"
-                             " call at every uncertain step."),
+                     tooltip="paper: Monte Carlo samples, 1 to 256. Each one adds a network call at"
+                             " every step with extra calls."),
         io.Combo.Input("paper_rule", options=list(PAPER_RULES), default=PAPER_RULES[0],
                        optional=True, advanced=True,
-                       tooltip="paper: whose step it takes. by sampler: ddim or euler, dpm_2, ddpm"
-                               " as the paper has them. The others take the sampler's place: ddpm,"
-                               " analytic-dpm (with the noise energies that LLLA Fit measured),"
-                               " reverse sde euler; not for flow models."),
+                       tooltip="paper: which update rule to use. by sampler: the one of the"
+                               " sampler. The others replace the sampler and do not work with flow"
+                               " models."),
         io.Combo.Input("noise_model", options=list(NOISE_MODELS), default=NOISE_MODELS[0],
                        optional=True, advanced=True,
-                       tooltip="light and accurate. independent: fresh noise at every step, as in"
-                               " the paper. shared: one draw of the last layer's weights for all"
-                               " steps and images, spatially coherent; needs more deviations."),
+                       tooltip="light, accurate. independent: a new model error at every step, as"
+                               " in the paper. shared: one for the whole run; smoother maps, but it"
+                               " needs more deviations."),
         io.Int.Input("uncertainty_seed", default=0, min=0, max=0xffffffffffffffff, optional=True,
                      advanced=True,
-                     tooltip="Seed of the deviations, 0 to 2^64 - 1. It never changes the picture,"
-                             " except in mode paper."),
+                     tooltip="Seed of the uncertainty estimate, 0 to 2^64 - 1. It does not change"
+                             " the picture (except in paper mode)."),
         io.Int.Input("keep_steps", default=10, min=2, max=1000, optional=True, advanced=True,
-                     tooltip="States that the trajectory keeps, first and last included, 2 to 1000;"
-                             " fewer where they would take more than 512 MB."),
+                     tooltip="Steps kept for the slider and for resampling, 2 to 1000, first and"
+                             " last included. Fewer if they would take more than 512 MB."),
         check_input(),
     ]
 
@@ -176,30 +177,28 @@ def _inputs() -> list:
 def check_input() -> io.Combo.Input:
     return io.Combo.Input(
         "check", options=list(evidence.CHOICES), default="auto", optional=True,
-        tooltip=f"Looks at the finished picture again: puts noise on it and lets the model take it"
-                f" off, which finds mistakes better than the run alone. quick: {QUICK.calls} extra"
-                f" network calls. full: {FULL.calls}. auto: whichever fits into half as many calls"
-                f" as there are steps; none below {2 * QUICK.calls} steps. The picture stays the"
-                " same.")
+        tooltip="Checks the finished picture again, which finds mistakes better than the run alone."
+                f" quick: {QUICK.calls} extra network calls. full: {FULL.calls}. auto: whatever"
+                f" fits into half the steps, nothing below {2 * QUICK.calls} steps. The picture"
+                " stays the same.")
 
 
 def outputs() -> list:
     return [
-        io.Latent.Output(display_name="latent", tooltip="The stock sampler's latent."),
+        io.Latent.Output(display_name="latent", tooltip="The sampled latent, identical to the stock"
+                                                        " sampler's (except in paper mode)."),
         io.Latent.Output(display_name="variance", tooltip="Variance of each latent value, in the"
-                                                          " latent's own scale squared."),
-        TRAJECTORY.Output(display_name="trajectory", tooltip="Mean, variance and deviations at the"
-                                                             " kept steps."),
+                                                          " latent's units squared."),
+        TRAJECTORY.Output(display_name="trajectory", tooltip=(
+            "The run at its kept steps. For Uncertainty Heatmap, Resample From Timestep and"
+            " others.")),
         io.Float.Output(display_name="scores", is_output_list=True,
-                        tooltip="One score per image, above 0: its doubt. Higher means that more of"
-                                " it is likely to be wrong. Compare images of one prompt and one"
-                                " setting. Uncertainty Score gives other scores, the posterior's"
-                                " among them."),
-        io.String.Output(display_name="report", tooltip="JSON: the mode taken and why, what the"
-                                                        " scores measure, the posterior's own"
-                                                        " scores, calls, notes."),
-        io.Latent.Output(display_name="mean", tooltip="E(x_0), the mean of the result: the latent"
-                                                      " itself in all modes except paper."),
+                        tooltip="One score per image, above 0: its doubt. Higher is less sure. Only"
+                                " compare images of one prompt and one setting."),
+        io.String.Output(display_name="report", tooltip="JSON: the mode used and why, scores and"
+                                                        " their parts, network calls, notes."),
+        io.Latent.Output(display_name="mean", tooltip="Mean of the result, E(x_0). Same as latent,"
+                                                      " except in paper mode."),
     ]
 
 
@@ -254,7 +253,7 @@ def results(latent: dict, latent_image: dict, seen: Observation, mode: Taken,
              f" {seen.extra_calls} extra ones, {seen.check_calls} to check the picture",
              f"{core_scores.DEFAULT}: {_numbers(scores)}"]
     if mode.mode != "free":
-        lines.append(f"the posterior's own, summed variance: {_numbers(report['summed_variance'])}")
+        lines.append(f"variance of the posterior, summed: {_numbers(report['summed_variance'])}")
     shown = {"viewer": viewer.shown(viewer.of_trajectory, trajectory),
              "schedule": {"mode": mode.mode, "steps": len(trajectory.sigmas) - 1,
                           "uncertain": list(seen.uncertain),

@@ -8,8 +8,8 @@ from .host import rescore
 from .metadata import as_text, reported
 from .sockets import single
 
-MEASURES = ("noise is put on the finished picture again and the model takes it off: how far the"
-            " result is from the picture, beside the picture's own contrast. Higher is less sure")
+MEASURES = ("how much the model changes the picture when noise is put on it and removed again,"
+            " relative to the picture's contrast. Higher is less sure")
 
 
 class BayesDiffScoreImage(io.ComfyNode):
@@ -19,56 +19,49 @@ class BayesDiffScoreImage(io.ComfyNode):
             node_id="BayesDiff_ScoreAnImage",
             display_name="Score An Image",
             category="bayesdiff",
-            description="Scores any images or latents with a model, wherever they come from: puts"
-                        " noise on them again and looks what the model makes of that. Higher is"
-                        " less sure. Compare images of one prompt.",
+            description="Scores any picture, wherever it comes from, by how much this model would"
+                        " change it. Higher is less sure. Only compare pictures of one prompt.",
             inputs=[
                 io.Model.Input("model", tooltip=(
-                    "The diffusion model that looks at the images. It is run, not changed.")),
+                    "The model that judges the pictures. It is run, not changed.")),
                 io.Conditioning.Input("positive", tooltip=(
-                    "The prompt of the images: one for all, or a list with one for each latent of a"
-                    " list.")),
+                    "The prompt of the pictures: one for all, or a list with one per latent.")),
                 io.Latent.Input("latent", optional=True, tooltip=(
-                    "What to score: one, a batch or a list, at least 1 image or clip; sampled or"
-                    " encoded. Where an image is linked too, this is used.")),
+                    "What to score: one, a batch or a list. If an image is linked too, the latent"
+                    " is used.")),
                 io.Image.Input("image", optional=True, tooltip=(
-                    "What to score instead of a latent, encoded with the vae: a batch or a list, at"
-                    " least 1.")),
+                    "What to score, if no latent is linked: a batch or a list. It needs the vae.")),
                 io.Vae.Input("vae", optional=True, tooltip=(
-                    "Encodes the images; the one that belongs to the model. Not needed with a"
-                    " latent.")),
+                    "The VAE of the model. Only needed with image.")),
                 io.Conditioning.Input("negative", optional=True, tooltip=(
-                    "The negative prompt, one or a list as long. Only needed if cfg is not 1.")),
+                    "The negative prompt, one or a list. Only needed if cfg is not 1.")),
                 io.Float.Input("cfg", default=1.0, min=0.0, max=100.0, step=0.1, round=0.01,
                                advanced=True, tooltip=(
-                    "Guidance, 0 to 100. 1 takes the prompt alone, which was measured and takes"
-                    " half of the time; others need a negative.")),
+                    "Guidance scale, 0 to 100. Leave at 1: faster, and the only setting that was"
+                    " measured.")),
                 io.Combo.Input("effort", options=list(evidence.EFFORTS), default="full",
                                advanced=True, tooltip=(
-                    f"Network calls for each batch. full: {evidence.FULL.calls}. quick:"
+                    f"full: {evidence.FULL.calls} network calls per batch. quick:"
                     f" {evidence.QUICK.calls}, a little rougher.")),
                 io.Int.Input("seed", default=0, min=0, max=2**64 - 1, control_after_generate=False,
                              advanced=True, tooltip=(
-                    "Seed of the noises, 0 to 2^64 - 1. All images share them; the same seed gives"
-                    " the same scores.")),
+                    "Seed of the noise, 0 to 2^64 - 1. The same seed gives the same scores.")),
             ],
             outputs=[
                 io.Float.Output(display_name="scores", is_output_list=True, tooltip=(
-                    "One score per image or clip, above 0, in the order of the batch or list."
-                    " Higher is less sure.")),
+                    "One score per image or clip, above 0: its doubt. Higher is less sure.")),
                 io.Latent.Output(display_name="variance", is_output_list=True, tooltip=(
-                    "Where the model would change the image, the square of its doubt at each place:"
-                    " for Uncertainty Heatmap, with the latent as samples.")),
+                    "Where the model would change the picture (doubt squared). Link it to"
+                    " Uncertainty Heatmap, with latent as samples.")),
                 io.String.Output(display_name="report", tooltip=(
-                    "JSON: the score's name, what it measures, its parts and weights, network calls"
-                    " and notes.")),
+                    "JSON: scores, what they measure, their parts, network calls, notes.")),
                 io.Latent.Output(display_name="latent", is_output_list=True, tooltip=(
-                    "The latents that were scored: those linked, or the encoded images.")),
+                    "The latents that were scored.")),
             ],
             is_output_node=True,
             is_input_list=True,
-            search_aliases=["score image", "quality", "check", "artifacts", "hands", "uncertainty",
-                            "doubt"],
+            search_aliases=["score image", "rate image", "quality", "confidence", "unsure", "check",
+                            "artifacts", "hands", "broken", "sort", "doubt", "uncertainty"],
         )
 
     @classmethod
@@ -103,7 +96,7 @@ def prompts_of(positive: list, negative: list | None, cfg: float,
     for name, given in (("positive", positive), ("negative", negative)):
         if given and len(given) not in (1, count):
             raise BayesDiffError(f"{len(given)} {name} prompts come as a list, and {count} latents:"
-                                 " link one for all, or a list as long.")
+                                 " link one for all, or a list of the same length.")
     against = negative or [None]
     return [rescore.Prompt(positive[i % len(positive)], against[i % len(against)], cfg)
             for i in range(count)]

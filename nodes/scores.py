@@ -22,48 +22,44 @@ class BayesDiffScore(io.ComfyNode):
             node_id="BayesDiff_UncertaintyScore",
             display_name="Uncertainty Score",
             category="bayesdiff",
-            description="One score per image. Higher means that more of it is likely to be wrong."
-                        " Compare images of one prompt and one setting.",
+            description="Gives one score per image. Higher is less sure. Only compare images of one"
+                        " prompt and one setting.",
             inputs=[
                 io.Latent.Input("variance", optional=True, tooltip=(
-                    "Variance of the latent, from a BayesDiff sampler: one, a batch or a list. Link"
-                    " this or a trajectory; where both are linked the trajectory is used.")),
+                    "Variance from a BayesDiff sampler: one, a batch or a list. If a trajectory is"
+                    " linked too, that is used.")),
                 TRAJECTORY.Input("trajectory", optional=True, tooltip=(
-                    "The sampled trajectory, of one batch or a list. Needed for the scores"
-                    " 'doubt', 'trajectory variance' and 'relative change'.")),
+                    "From a BayesDiff sampler, a batch or a list. Needed for doubt, trajectory"
+                    " variance, relative change and taught scores.")),
                 io.Mask.Input("mask", optional=True, tooltip=(
-                    "Needed for the score 'inside mask'; of any size, 0 to 1. One for all images,"
-                    " or one for each.")),
+                    "Only for the score inside mask: 0 to 1, any size. One for all images, or one"
+                    " each.")),
                 io.Image.Input("images", optional=True, tooltip=(
-                    "Passed on unchanged, 1 or more. A Save Image behind this node runs after it,"
-                    " so its files carry the scores.")),
+                    "Passed through unchanged. Put Save Image after this node, and its files carry"
+                    " the scores.")),
                 io.Combo.Input("score", options=[*core.SCORES, *taught_file.options()],
                                default=core.DEFAULT, tooltip=(
-                    "doubt: how much the picture changed in the last steps and, where it was"
-                    " checked, how much the model would change it; what found most wrong pictures"
-                    " in the bench. sum: variance summed over pixels and channels, the paper's."
-                    " mean: that by their number. local contrast: how far the standard deviation"
-                    " is from its local mean. worst patch: highest mean variance in a window of"
-                    " 1/8 of the shorter side. inside mask: mean variance where the mask is."
-                    " trajectory variance: how much the picture still changed in the last 40 % of"
-                    " the steps. relative change: the same over the picture's own detail. taught:"
-                    " what you taught Uncertainty Self-check, the chance that you would dislike an"
-                    " image, 0 to"
-                    " 1; needs a trajectory. Press R to see new names.")),
+                    "doubt: the default, and what the samplers give. sum: all variance added up, as"
+                    " in the paper. mean: its average. local contrast, worst patch, inside mask:"
+                    " the variance where it stands out, is highest, or is masked. trajectory"
+                    " variance, relative change: how much the picture changed late. taught: what"
+                    " you taught Uncertainty Self-check, 0 to 1.")),
             ],
             outputs=[
                 io.Float.Output(display_name="scores", is_output_list=True, tooltip=(
-                    "One number from 0 an image, or a clip, in the order of the batch or list.")),
+                    "One score per image or clip, 0 or more, in the order of the batch. Higher is"
+                    " less sure.")),
                 io.String.Output(display_name="report", tooltip=(
-                    "JSON: the chosen score, and every other one that the inputs allow.")),
+                    "JSON: the chosen score, and every other score that the inputs allow.")),
                 io.Image.Output(display_name="images", is_output_list=True, tooltip=(
-                    "The images as they came in; nothing if none are linked.")),
+                    "The images, unchanged.")),
             ],
             hidden=list(metadata.HIDDEN),
             is_output_node=True,
             is_input_list=True,
-            search_aliases=["uncertainty", "quality score", "sort images", "variance",
-                            "trajectory variance", "confidence"],
+            search_aliases=["sort", "sort images", "quality", "quality score", "confidence",
+                            "unsure", "doubt", "broken", "artifacts", "variance",
+                            "trajectory variance", "uncertainty"],
         )
 
     @classmethod
@@ -124,7 +120,7 @@ def scores_of(variances: list[dict] | None, trajectories: list | None,
                              " at least 1 was expected: link an output of a BayesDiff sampler.")
     if masks is not None and len(masks) not in (1, len(parts)):
         raise BayesDiffError(f"{len(masks)} masks come as a list, and {len(parts)} latents: link"
-                             " one for all, or a list as long.")
+                             " one for all, or a list of the same length.")
     masks = masks or [None]
     found = {}
     for index, part in enumerate(parts):

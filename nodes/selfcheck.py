@@ -22,44 +22,38 @@ class BayesDiffSelfCheck(io.ComfyNode):
             node_id="BayesDiff_UncertaintySelfCheck",
             display_name="Uncertainty Self-check",
             category="bayesdiff",
-            description="Says whether a score tells images you dislike from images you like better"
-                        " than chance, for this model and prompt. Learns a score of its own from"
-                        " them, if you give it a name.",
+            description="Tells whether a score agrees with you: do images you dislike score higher?"
+                        " It can also learn a score of your own.",
             inputs=[
                 io.Float.Input("scores", optional=True, force_input=True, tooltip=(
-                    "One score an image, finite; images of one prompt and one setting. Not linked:"
-                    " the relative change of the trajectory.")),
+                    "One score per image, all of one prompt and one setting. If not linked: the"
+                    " doubt of the trajectory.")),
                 io.String.Input("liked", default="", tooltip=(
-                    "Images you like, the first is 1, separated by commas: 1,4,6. At least one; 4"
-                    " or more are needed to show anything.")),
+                    "Images you like, counted from 1: 1,4,6. It takes 4 or more to show"
+                    " anything.")),
                 io.String.Input("disliked", default="", tooltip=(
-                    "Images you dislike, in the same form. Images in neither list do not"
-                    " count; liked and disliked together at most 200.")),
+                    "Images you dislike, in the same form. Up to 200 in both lists together.")),
                 TRAJECTORY.Input("trajectory", optional=True, tooltip=(
-                    "The same images' trajectory, of one batch or a list, at least 4 images:"
-                    " needed to teach, as all of its scores are learned from.")),
+                    "The run of the same images, at least 4. Needed to teach.")),
                 io.String.Input("name", default="", optional=True, tooltip=(
-                    "Under which to keep what is taught, 1 to 100 characters without path"
-                    " separators; a file in output/bayesdiff_taught. Use one name for each model"
-                    " and kind of fault. Empty: nothing is taught.")),
+                    "Name for what you teach, 1 to 100 characters, no slashes. Use one per model"
+                    " and kind of mistake. Empty: teaches nothing.")),
                 io.Combo.Input("teach", options=[CHECK, ADD], default=CHECK, optional=True,
                                tooltip=(
-                    "add: the named images are added to those taught before, each once, where the"
-                    " newest word counts. Repeat it over several runs, until 8 or more of each are"
-                    " named. only check: the file is not written.")),
+                    "add: learns from the images you listed. Repeat over several runs, until there"
+                    " are 8 or more of each kind. only check: learns nothing.")),
             ],
             outputs=[
                 io.String.Output(display_name="report", tooltip=(
-                    "JSON: AUROC, 95 % interval, p-value, verdict in words; and what was taught, if"
-                    " a name is given.")),
+                    "JSON: AUROC, 95 % interval, p-value, verdict, and what was taught.")),
                 io.Float.Output(display_name="auroc", tooltip=(
-                    "How often a disliked image scores higher than a liked one, 0 to 1; 0.5 is"
+                    "How often a disliked image scores higher than a liked one, 0 to 1. 0.5 is"
                     " chance.")),
             ],
             is_output_node=True,
             is_input_list=True,
-            search_aliases=["uncertainty", "auroc", "roc", "validate score", "evaluate", "learn",
-                            "teach", "train"],
+            search_aliases=["quality", "taste", "like", "dislike", "learn", "teach", "train",
+                            "auroc", "roc", "validate score", "evaluate", "uncertainty"],
         )
 
     @classmethod
@@ -80,8 +74,8 @@ class BayesDiffSelfCheck(io.ComfyNode):
         sides = [indices_of(side, ",".join(map(str, places)), len(values))
                  for side, places in (("liked", liked), ("disliked", disliked))]
         if adding and not all(sides):  # a run of which all are liked can be taught, not checked
-            report, lines = {"auroc": 0.5}, ["The score was not checked: for that, name images of"
-                                             " both kinds."]
+            report, lines = {"auroc": 0.5}, ["The score was not checked: list images of both kinds"
+                                             " to check it."]
         else:
             report = self_check(values, *sides)._asdict()
             lines = _told(report)
@@ -102,7 +96,7 @@ class BayesDiffSelfCheck(io.ComfyNode):
 
 def _values(scores, found: dict[str, list[float]]) -> list[float]:
     if scores is None and not found:
-        raise BayesDiffError("neither scores nor a trajectory are linked, one of them was expected:"
+        raise BayesDiffError("neither scores nor a trajectory is linked, one of them was expected:"
                              " link an output of a BayesDiff sampler or of Uncertainty Score.")
     values = found[DEFAULT] if scores is None else scores_in(scores)
     check_scores(values)
@@ -128,5 +122,5 @@ def _told_of(learned: taught.Taught, name: str, runs: int) -> list[str]:
                   "what counts most: " + ", ".join(f"{score} {weight:+.2f}" for score, weight
                                                    in taught.most_weighty(learned))]
     if learned.usable:
-        lines.append("press R, and choose it as a score in Uncertainty Score or Filter")
+        lines.append("press R, then choose it in Uncertainty Score or Uncertainty Score Filter")
     return lines

@@ -25,20 +25,20 @@ class BayesDiffStage(io.ComfyNode):
             node_id="BayesDiff_Stage",
             display_name="BayesDiff KSampler In Two Parts",
             category="bayesdiff/fleet",
-            description="BayesDiff KSampler in mode free, left at a step and taken up again, here"
-                        " or elsewhere, with the same bits.",
+            description="BayesDiff KSampler in mode free, paused at a step and continued here or"
+                        " on another machine, with identical results.",
             inputs=[
-                *ksampler_inputs(seed="The seed of the noise.", sampler="The sampler.",
+                *ksampler_inputs(seed="Seed of the noise.", sampler="The sampler.",
                                  latent="The latent to denoise: one image or clip."),
                 io.Combo.Input("part", options=[START, FINISH],
-                               tooltip="start: to the stop, and the run is saved. finish: on from"
-                                       " what was saved."),
-                io.String.Input("run", tooltip="Name of the file in output/bayesdiff_runs, 1 to"
-                                               " 100 characters."),
+                               tooltip="start: runs to the stop and saves the run. finish:"
+                                       " continues a saved run."),
+                io.String.Input("run", tooltip="File name in output/bayesdiff_runs, 1 to 100"
+                                               " characters."),
                 io.Float.Input("stop_at", default=0.5, min=0.05, max=0.95,
-                               tooltip="Where it is left, as a share of the steps, 0.05 to 0.95."),
+                               tooltip="Where it pauses, as a share of the steps, 0.05 to 0.95."),
                 io.Combo.Input("rank_by", options=FREE,
-                               tooltip="What is told of it there; lowest is best."),
+                               tooltip="Which score to report at the stop. Higher is less sure."),
                 check_input(),
             ],
             outputs=outputs(),
@@ -69,7 +69,7 @@ class BayesDiffStage(io.ComfyNode):
         stop, = stops(2, 1, max(count, 0), stop_at, "once", first=2)
         one.go(stop.step, 0, stop.step)
         if one.latent is not None:
-            raise BayesDiffError(f"{sampler_name} was done before step {stop.step}, so there is no"
+            raise BayesDiffError(f"{sampler_name} finished before step {stop.step}, so there is no"
                                  " second part: choose another sampler.")
         run_file.write(one.state(), seed, path)
         report = {"seed": seed, "scores": one.scores, "score": rank_by, "calls": one.calls,

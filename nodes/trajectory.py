@@ -19,35 +19,35 @@ class BayesDiffTrajectoryAtStep(io.ComfyNode):
             node_id="BayesDiff_TrajectoryAtStep",
             display_name="Trajectory At Step",
             category="bayesdiff",
-            description="The state of a trajectory at one of its steps, as latents that ComfyUI's"
-                        " own samplers go on from: its mean, its variance, and the noise levels"
-                        " that are left.",
+            description="Takes one step out of a sampled run, so that ComfyUI's own samplers can"
+                        " continue from it.",
             inputs=[
                 TRAJECTORY.Input("trajectory", tooltip="From a BayesDiff sampler or Trajectory"
                                                        " Load."),
                 io.Int.Input("step", default=-1, min=-1, max=10000,
-                             tooltip="A step that the trajectory keeps: 0 is the start. -1: the one"
-                                     " nearest to `fraction`."),
+                             tooltip="A step that the trajectory keeps. 0 is the start, -1 uses"
+                                     " fraction."),
                 io.Float.Input("fraction", default=0.5, min=0.0, max=1.0, step=0.05,
-                               tooltip="Where to look, 0 (the start) to 1 (the result); the nearest"
-                                       " kept step is taken. Only with step -1."),
+                               tooltip="Where to look, 0 (the start) to 1 (the result). Uses the"
+                                       " nearest kept step. Only with step -1."),
             ],
             outputs=[
                 io.Latent.Output(display_name="mean",
-                                 tooltip="E(x_t), with the noise that is still in it. For"
-                                         " SamplerCustomAdvanced as latent_image."),
+                                 tooltip="The latent at that step, E(x_t), with its remaining"
+                                         " noise. Link it to latent_image of"
+                                         " SamplerCustomAdvanced."),
                 io.Latent.Output(display_name="variance",
-                                 tooltip="Var(x_t), from 0, in the scale of `mean` squared."),
-                io.Float.Output(display_name="sigma", tooltip="The noise level there, from 0."),
+                                 tooltip="Var(x_t), 0 or more, in the units of mean squared."),
+                io.Float.Output(display_name="sigma", tooltip="The noise level at that step, 0 or"
+                                                              " more."),
                 io.Sigmas.Output(display_name="sigmas",
-                                 tooltip="The noise levels from there on: 1 at the result, more"
-                                         " before it."),
+                                 tooltip="The remaining noise levels, from high to low."),
                 io.Noise.Output(display_name="noise",
-                                tooltip="What rounding leaves out of `mean`, in place of"
-                                        " DisableNoise: with it a sampler goes on from the very"
-                                        " same bits."),
+                                tooltip="Use it instead of DisableNoise: it adds what rounding left"
+                                        " out of mean, so that the sampler continues exactly."),
             ],
-            search_aliases=["split", "state", "mean", "variance", "continue", "uncertainty"],
+            search_aliases=["rewind", "split", "state", "continue", "mean", "variance",
+                            "uncertainty"],
             **ANSWERS_FROM_CACHE,
         )
 
@@ -71,17 +71,17 @@ class BayesDiffTrajectorySave(io.ComfyNode):
             node_id="BayesDiff_TrajectorySave",
             display_name="Trajectory Save",
             category="bayesdiff",
-            description="Saves a trajectory as a safetensors file, for Trajectory Load.",
+            description="Saves a sampled run to a file, to look at or resample later without"
+                        " sampling again.",
             inputs=[
-                TRAJECTORY.Input("trajectory", tooltip="The trajectory to save, from a BayesDiff"
-                                                       " sampler: at most 2 GiB."),
+                TRAJECTORY.Input("trajectory", tooltip="From a BayesDiff sampler, up to 2 GiB."),
                 io.String.Input("filename_prefix", default="trajectory",
-                                tooltip="Name of the file in output/bayesdiff_trajectories, 1 to"
-                                        " 100 characters without path separators; a counter is"
-                                        " added unless overwrite is on."),
+                                tooltip="File name in output/bayesdiff_trajectories, 1 to 100"
+                                        " characters, no slashes. A counter is added unless"
+                                        " overwrite is on."),
                 io.Boolean.Input("overwrite", default=False, advanced=True,
-                                 tooltip="On: the file has exactly this name, and an older one of"
-                                         " that name is replaced. Off: nothing is ever replaced."),
+                                 tooltip="On: uses exactly this name and replaces an older file."
+                                         " Off: never replaces a file."),
             ],
             outputs=[io.String.Output(display_name="file", tooltip="Name of the file, as Trajectory"
                                                                    " Load lists it.")],
@@ -105,16 +105,16 @@ class BayesDiffTrajectoryLoad(io.ComfyNode):
             node_id="BayesDiff_TrajectoryLoad",
             display_name="Trajectory Load",
             category="bayesdiff",
-            description="Loads a trajectory that Trajectory Save wrote: for heatmaps and scores as"
-                        " it is; to resample it, link a model and prompts there.",
+            description="Loads a saved run. Maps and scores work right away; to resample it, link a"
+                        " model and prompts there.",
             inputs=[
                 io.Combo.Input("file", options=trajectory_file.files(),
-                               tooltip="A file of output/bayesdiff_trajectories. At least 1 must"
-                                       " be there; press R to refresh the list."),
+                               tooltip="A file in output/bayesdiff_trajectories. Press R to refresh"
+                                       " the list."),
             ],
             outputs=[TRAJECTORY.Output(display_name="trajectory",
-                                       tooltip="The trajectory as it was saved, without its model"
-                                               " and prompts.")],
+                                       tooltip="The run as it was saved, without its model and"
+                                               " prompts.")],
             is_output_node=True,
             search_aliases=["load trajectory", "uncertainty"],
         )
@@ -141,8 +141,8 @@ def _told(trajectory: Trajectory) -> list[str]:
     lines = [f"{trajectory.mean.shape[1]} images, {len(trajectory.sigmas) - 1} steps, kept:"
              f" {trajectory.steps.tolist()}"]
     if recipe is None:
-        return [*lines, "how it was sampled is not known: it cannot be resampled"]
+        return [*lines, "it is not known how it was sampled, so it cannot be resampled"]
     needed = ["a model", "positive", *["negative"] * (recipe.guider.cfg != 1),
               *["cfg"] * (recipe.guider.cfg is None), *["a sampler"] * (recipe.sampler is None)]
     return [*lines, f"sampled by a {recipe.guider.family}",
-            f"to resample it, link {', '.join(needed)}; or a guider in their place"]
+            f"to resample it, link {', '.join(needed)}, or a guider instead"]

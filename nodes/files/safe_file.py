@@ -171,8 +171,8 @@ def _check_header(path: Path) -> None:
         size = int.from_bytes(file.read(8), "little")
     if MOST_HEADER < size <= path.stat().st_size:
         raise BayesDiffError(f"{path.name} has a header of {size / 1e6:.0f} MB, at most"
-                             f" {MOST_HEADER / 1e6:.0f} were expected: it is damaged or of another"
-                             " kind. Choose another file.")
+                             f" {MOST_HEADER / 1e6:.0f} were expected: it is damaged or not"
+                             " one of ours. Choose another file.")
 
 
 def _guess(path: Path) -> str:
@@ -185,4 +185,4 @@ def _guess(path: Path) -> str:
         return "it is empty"
     if start.startswith((b"\x80", b"PK\x03\x04")):
         return "it is a Python pickle or an archive, which could run code and is never opened"
-    return "it is no safetensors file, or a truncated one"
+    return "it is not a safetensors file, or it is truncated"

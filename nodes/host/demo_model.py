@@ -148,7 +148,7 @@ def _opened(path: Path) -> Iterator[safe_open]:
             yield file
     except (SafetensorError, OSError, KeyError, ValueError) as error:
         what = f"cannot be read ({error})" if path.is_file() else "is not there"
-        raise BayesDiffError(f"the demo model's file {path.name} {what}: it belongs into the folder"
+        raise BayesDiffError(f"the demo model's file {path.name} {what}: it belongs in the folder"
                              f" {path.parent.name} of this pack. Install the pack again, or copy"
                              " the file from its repository.") from error
 

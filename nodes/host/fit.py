@@ -114,7 +114,7 @@ def check(model, settings: Settings, earlier: Llla | None = None) -> LastAffine:
         check_posterior(earlier, record)
         if settings.structure == "full" and earlier.about.structure != "full":
             raise BayesDiffError("the posterior to continue from holds diagonal statistics, full"
-                                 " ones were expected: choose structure 'diagonal', or start anew.")
+                                 " ones were expected: choose structure 'diagonal', or start over.")
     return record
 
 
@@ -128,7 +128,7 @@ def examples_of(model, latents: list[dict], prompts: int) -> list[Example]:
             examples.append(Example(one, number if paired else None))
     if not examples:
         raise BayesDiffError("the latents hold 0 images, at least 1 was expected: connect a LATENT"
-                             " with images in it, or none, so that the model draws its own.")
+                             " with images in it, or nothing, so that the model draws its own.")
     return examples
 
 

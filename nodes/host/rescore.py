@@ -49,8 +49,8 @@ def latents_of(model, latents: list[dict] | None, images: list[torch.Tensor] | N
     for latent in given:
         samples = checked(model, latent)
         if not samples.any():
-            raise BayesDiffError("the latent is an empty one (all 0), a picture to score was"
-                                 " expected: link what a sampler or VAE Encode gives.")
+            raise BayesDiffError("the latent is empty (all 0), a picture to score was expected:"
+                                 " link the output of a sampler or of VAE Encode.")
         found.append({**latent, "samples": samples})
     return found
 
@@ -92,8 +92,8 @@ class Rescorer(comfy.samplers.Sampler):
         left_out = levels_left_out(model_wrap, self._effort)
         if left_out:
             raise BayesDiffError(f"the prompt leaves noise level {left_out[0]:.4g} out, at which"
-                                 " the pictures are looked at: remove its start and end percents"
-                                 " for scoring.")
+                                 " the pictures are checked: remove its start and end percents for"
+                                 " scoring.")
 
         def ask(x: torch.Tensor, sigma: torch.Tensor) -> torch.Tensor:
             denoised = model_wrap(x, sigma, **extra_args)
@@ -104,7 +104,7 @@ class Rescorer(comfy.samplers.Sampler):
                                self._effort, self._seed)
         if denoise_mask is not None:
             self.found = self.found._replace(notes=(*self.found.notes, (
-                "the latent has a noise mask, and the whole picture is scored all the same")))
+                "the latent has a noise mask, but the whole picture is scored")))
         return latent_image
 
 
@@ -182,8 +182,8 @@ class _Frame(NamedTuple):
             taken = evidence.within(ratio, *self)
             if taken != ratio:
                 yield (f"the model knows noise levels from {self.reach[0]:.4g} to"
-                       f" {self.reach[1]:.4g} only: noise of {taken:.3g} times the signal was"
-                       f" taken in place of {ratio}")
+                       f" {self.reach[1]:.4g} only: noise of {taken:.3g} times the signal was used"
+                       f" instead of {ratio}")
 
 
 def _ratios(effort: Effort) -> list[float]:

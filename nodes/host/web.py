@@ -21,14 +21,14 @@ def serve_posted(path: str, answer) -> None:
     async def post(request):
         body = await request.read()
         if len(body) > MOST_BYTES:
-            return _refused(413, f"the question has {len(body)} bytes, at most {MOST_BYTES} were"
+            return _refused(413, f"the request has {len(body)} bytes, at most {MOST_BYTES} were"
                                  " expected")
         try:
             given = json.loads(body)
         except (ValueError, RecursionError) as error:
-            return _refused(400, f"the question is no JSON: {error}")
+            return _refused(400, f"the request is not JSON: {error}")
         if not isinstance(given, dict):
-            return _refused(400, f"the question is a {type(given).__name__}, a JSON object was"
+            return _refused(400, f"the request is a {type(given).__name__}, a JSON object was"
                                  " expected")
         return web.json_response(await asyncio.to_thread(answer, given))
     _add("POST", path, post)

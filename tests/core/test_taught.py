@@ -79,7 +79,7 @@ def test_a_score_is_the_chance_by_the_logistic_of_all_examples():
 def test_what_the_user_looks_at_is_learned_and_others_like_it_are_found():
     found = taught.learn(runs_of())
     assert found.usable and (found.liked, found.disliked) == (16, 16)
-    assert found.low > 0.5 and "beats chance with 16 liked and 16 disliked" in found.verdict
+    assert found.low > 0.5 and "better than chance with 16 liked and 16" in found.verdict
     assert taught.most_weighty(found)[0][0] == "worst patch" and found.weights["worst patch"] > 0
     scores = batch(40, 500)
     values, _ = taught.score(found, scores)
@@ -101,8 +101,8 @@ def test_chance_is_seldom_taken_for_taste():
     learnt = [taught.learn(by_chance(seed)) for seed in range(40)]
     assert sum(found.usable for found in learnt) < 5
     refused = next(found for found in learnt if not found.usable)
-    assert refused.low <= 0.5 and "cannot be told from chance yet" in refused.verdict
-    with pytest.raises(BayesDiffError, match="cannot be told from chance yet .*: name more"):
+    assert refused.low <= 0.5 and "not significantly better than chance yet" in refused.verdict
+    with pytest.raises(BayesDiffError, match="better than chance yet .*: list more"):
         taught.score(refused, batch())
 
 
@@ -165,7 +165,7 @@ def test_a_score_that_a_run_lacks_or_that_is_0_counts_as_average():
     (batch(3), [0], [1], "3 images .* at least 4"),
     ({}, [0], [1], "0 images"),
     ({"sum": [0.0] * 6}, [0], [1], "0 images with scores other than 0"),
-    (batch(), [], [], "neither liked nor disliked"),
+    (batch(), [], [], "both empty"),
     (batch(), [1, 2], [2], "image 3 is both"),
     ({"sum": [1.0, math.nan, 1.0, 2.0]}, [0], [1], "sum of image 1 is nan"),
     ({"sum": [1.0, 1.0, math.inf, 2.0]}, [0], [1], "sum of image 2 is inf"),

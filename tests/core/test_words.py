@@ -1,5 +1,6 @@
-"""What the browser says: every word in every language, with the same values in it."""
+"""What the browser says: every word in every language, with the same values in it; help pages."""
 
+import ast
 import json
 import re
 
@@ -9,6 +10,7 @@ from tools.places import REPOSITORY
 
 WEB = REPOSITORY / "web"
 LANGUAGES = sorted(WEB.glob("locales/*.json"))
+PAGES = sorted(WEB.glob("docs/*.md"))
 CHINESE = re.compile("[\u4e00-\u9fff]")
 
 
@@ -48,3 +50,40 @@ def test_words_are_said_only_if_they_are_in_the_table(path):
     assert said <= english().keys()
     assert all(CHINESE.search(words) for words in
                json.loads(path.read_text("utf-8"))["words"].values())
+
+
+def told_by_the_pack() -> str:
+    """All that the Python source says, values left out."""
+    said = []
+    for folder in ("nodes", "bayesdiff_core"):
+        for path in (REPOSITORY / folder).rglob("*.py"):
+            said += [node.value for node in ast.walk(ast.parse(path.read_text("utf-8")))
+                     if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    return "\n".join(said)
+
+
+@pytest.mark.parametrize("path", LANGUAGES, ids=lambda path: path.stem)
+def test_reports_are_translated_from_what_nodes_still_say(path):
+    said = told_by_the_pack()
+    for line in json.loads(path.read_text("utf-8"))["reports"]:
+        for part in re.split(r"\{\w+\}", line):
+            # a line may be put together of several strings
+            assert len(part) < 25 or part[:20] in said or part[-20:] in said, line
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_help_page_says_what_to_do_then_shows_it_and_explains_last(page):
+    text = page.read_text("utf-8")
+    heads = re.findall("^## (.*)$", text, re.M)
+    assert re.match(r"# \S", text) and heads[-1] == "How it works"
+    assert text.index("![") < text.index("\n## ")
+    for picture in re.findall(r"!\[[^]]*\]\(([^)]*)\)", text):
+        assert (page.parent / picture).is_file(), picture
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_tables_of_a_help_page_are_narrow(page):
+    rows = re.findall(r"^\|.*\|$", page.read_text("utf-8"), re.M)
+    for row in rows:
+        cells = [cell.strip() for cell in row.strip("|").split("|")]
+        assert len(cells) == 2 and len(cells[0]) <= 34 and len(cells[1]) <= 110, row

@@ -55,8 +55,8 @@ def test_auto_takes_at_most_half_as_many_calls_as_steps_and_says_when_it_takes_n
     _, trajectory, report = sampled(case, check="auto")
     assert report["check_calls"] == calls and (trajectory.checked is None) == (calls == 0)
     assert report["notes"] == ([] if calls else [
-        "not checked: check auto needs 12 steps or more, so that it costs at most half as much"
-        " again; choose quick to have it all the same"])
+        "not checked: auto needs at least 12 steps, so that the check adds at most half; choose"
+        " quick to check anyway"])
 
 
 def test_off_takes_none_and_says_nothing(case, sampled):

@@ -217,7 +217,7 @@ def test_reference_is_collected_and_then_judges_one_image(parted, tmp_path):
     for score, kept in [(5.0, "0"), (50.0, "")]:
         out = parted([score], criterion="reference", reference="model A", allow_empty=True)
         assert out.kept_indices == kept
-    assert "may be of another model" in out.report
+    assert "may be from another model" in out.report
     assert json.loads(path.read_text()) == stored, "only compare writes nothing"
     assert [file.name for file in path.parent.iterdir()] == ["model A.json"]
 
@@ -369,7 +369,7 @@ def test_self_check_tells_in_words(pack):
     report, auroc = output.args
     assert auroc == 1.0 and json.loads(report)["auroc"] == 1.0
     text, = output.ui["text"]
-    assert text.startswith("The score beats chance with 4 liked and 4 disliked images")
+    assert text.startswith("The score is significantly better than chance with 4 liked and 4")
     assert "interval 0.5" in text and "p = 0.029" in text
     for wrong, words in [((["2"], ["1"], []), "no scores"), ((["13"], ["1"], scores), "image '13'"),
                          ((["1"], ["1,2"], scores), "both liked and disliked")]:
@@ -402,12 +402,12 @@ def test_what_is_taught_over_runs_becomes_a_score_and_a_filter(taught, scored, p
     assert not any("taught: mine" in offered(node) for node in nodes)
     report, text = taught(0)
     assert "4 liked and 4 disliked images: at least 8 of each" in text
-    with pytest.raises(pack.BayesDiffError, match="'taught: mine': .* cannot be told from chance"):
+    with pytest.raises(pack.BayesDiffError, match="'taught: mine': .* better than chance yet"):
         scored("taught: mine", trajectory=trajectory())
     for seed in (100, 200, 300, 400):
         report, text = taught(seed)
     assert report["taught"]["liked"] == report["taught"]["disliked"] == 20
-    assert report["taught"]["usable"] and "5 runs" in text and "beats chance" in text
+    assert report["taught"]["usable"] and "5 runs" in text and "significantly better" in text
     assert "what counts most: worst patch +" in text
     assert all("taught: mine" in offered(node) for node in nodes)
     assert [file.name for file in (tmp_path / "output" / "bayesdiff_taught").iterdir()] == \
@@ -429,8 +429,8 @@ def test_what_is_taught_over_runs_becomes_a_score_and_a_filter(taught, scored, p
     assert json.loads(linked.report)["scores"] == SCORES, "scores that are linked come first"
     single = scored("taught: mine", trajectory=trajectory((1, 4, 6, 5), 5))
     assert 0 <= single.args[0][0] <= 1
-    assert "measured by the runs that were taught" in json.loads(single.args[1])["notes"][0]
-    assert "measured by the runs" in single.ui["text"][0]
+    assert "compared with the runs you taught" in json.loads(single.args[1])["notes"][0]
+    assert "compared with the runs" in single.ui["text"][0]
 
 
 def test_the_filter_takes_any_score_of_a_trajectory(parted, trajectory, pack):
@@ -484,7 +484,7 @@ def test_more_teaching_is_noticed(taught, pack):
     ({"name": [" "]}, "name is empty"),
     ({"name": ["../mine"]}, "a name of 1 to 100 characters"),
     ({"name": ["a/b"]}, "a name of 1 to 100 characters"),
-    ({"liked": [""], "disliked": [""]}, "neither liked nor disliked"),
+    ({"liked": [""], "disliked": [""]}, "both empty"),
     ({"liked": ["1"], "disliked": ["1"]}, "both liked and disliked"),
     ({"liked": ["13"]}, "image '13', and there are 12"),
     ({"scores": [1.0, 2.0]}, "2 scores, and the trajectory holds 12"),
@@ -569,7 +569,7 @@ def test_what_goes_on_where_nothing_is_kept_is_a_choice(parted, when_empty, kept
     out = parted(SCORES, images=images, when_empty=when_empty, **EMPTY)
     if kept and kept != [None]:
         assert torch.equal(out.kept_images[0], images[kept])
-        assert "the lowest score is, all the same" in out.report
+        assert "so the lowest score is kept" in out.report
     else:
         assert out.kept_images == kept
     assert torch.equal(out.rejected_images[0], images[rejected])

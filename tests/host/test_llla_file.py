@@ -177,8 +177,8 @@ def stored(tensors, words):
 
 @pytest.mark.parametrize("content, words", [
     (b"", "it is empty"),
-    (b"\x00" * 7, "no safetensors file, or a truncated one"),
-    (b"hello, this is text, no tensors at all", "no safetensors file"),
+    (b"\x00" * 7, "not a safetensors file, or it is truncated"),
+    (b"hello, this is text, no tensors at all", "not a safetensors file"),
     (pickle.dumps({"ggn": [1.0] * 50}), "pickle .* never opened"),
     (b"PK\x03\x04" + b"\x00" * 60, "pickle or an archive"),
     (b"\x02\x00\x00\x00\x00\x00\x00\x00{}", "not a posterior that LLLA Save wrote"),

@@ -35,6 +35,26 @@ def test_every_node_is_named_placed_described_and_documented(node_classes):
             assert port.tooltip, f"{schema.node_id}: {port} has no tooltip"
 
 
+@pytest.mark.parametrize("word, node", [
+    ("hands", "RepairWhereUnsure"), ("artifacts", "UncertaintyHeatmap"), ("unsure", "KSampler"),
+    ("overlay", "UncertaintyHeatmap"), ("detailer", "RepairWhereUnsure"),
+    ("inpaint", "RepairWhereUnsure"), ("sort", "UncertaintyScoreFilter"),
+    ("broken", "UncertaintyHeatmap"), ("confidence", "KSampler"), ("best of", "BestOfN"),
+    ("quality", "ScoreAnImage")])
+def test_a_word_that_artists_search_for_finds_its_node(node_classes, word, node):
+    schemas = {node.GET_SCHEMA().node_id: node.GET_SCHEMA() for node in node_classes}
+    assert word in schemas[f"BayesDiff_{node}"].search_aliases
+
+
+def test_tooltips_are_short_and_end_as_sentences(node_classes):
+    for node in node_classes:
+        schema = node.GET_SCHEMA()
+        for port in [*schema.inputs, *schema.outputs]:
+            options = len(getattr(port, "options", None) or [])  # each has its few words
+            assert len(port.tooltip) <= 170 + 60 * options, (schema.node_id, port.tooltip)
+            assert port.tooltip.endswith("."), (schema.node_id, port.tooltip)
+
+
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_every_node_and_port_is_in_each_locale(node_classes, language):
     path = REPOSITORY / "locales" / language / "nodeDefs.json"
@@ -48,6 +68,8 @@ def test_every_node_and_port_is_in_each_locale(node_classes, language):
             said = [*entry["inputs"].values(), *entry["outputs"].values()]
             assert [one["tooltip"] for one in said] == \
                 [port.tooltip for port in [*schema.inputs, *schema.outputs]]
+            assert entry["display_name"] == schema.display_name
+            assert entry["description"] == schema.description
 
 
 def test_pack_exports_the_v3_entry_only(pack):

@@ -94,7 +94,7 @@ def test_the_run_is_algorithm_2_with_predictions_of_the_hosts_model(
     torch.testing.assert_close(trajectory.variance[-1], expected.variance, rtol=1e-3, atol=1e-4)
     assert not torch.allclose(trajectory.mean[-1], trajectory.sampled, rtol=1e-2)
     told = "\n".join(seen.notes)
-    assert ("took the sampler's place" in told) == (paper_rule != BY_SAMPLER)
+    assert ("replaced the sampler" in told) == (paper_rule != BY_SAMPLER)
     assert ("adds noise at each step" in told) == (means not in ("ddim", "dpm_2"))
 
 

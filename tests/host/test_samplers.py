@@ -217,7 +217,7 @@ def sample_euler(model, x, sigmas, extra_args=None, callback=None, disable=None,
 @pytest.mark.parametrize("make, words", [
     (lambda: comfy.samplers.KSAMPLER(sample_euler), "not one of ComfyUI's own"),
     (lambda: comfy.samplers.ksampler("dpm_adaptive"), "not known to treat each image"),
-    (lambda: comfy.samplers.sampler_object("sa_solver_pece"), "rounds by the size of its whole"),
+    (lambda: comfy.samplers.sampler_object("sa_solver_pece"), "rounds differently for other batch"),
     (lambda: comfy.samplers.ksampler("euler", {"s_churn": 0.5}), "with s_churn")])
 def test_a_sampler_that_is_not_known_is_observed_in_mode_free_with_a_word(case, pack, posterior_of,
                                                                            mode, make, words):
@@ -324,9 +324,9 @@ def test_what_cannot_be_true_is_refused_in_words(case, pack, posterior_of, ksamp
             (lambda: ksampler(case, posterior=other_family), "fitted on Flux.*Stable Diffusion 3"),
             (custom(guider=dual), "DualCFG.*CFGGuider"),
             (custom(skip_schedule="steps", uncertain_steps="0,2"), "step 2 .* 0 to 1 were"),
-            (custom(skip_schedule="steps", uncertain_steps="1,0"), "rising numbers were expected"),
-            (custom(skip_schedule="steps", uncertain_steps="0;1"), "commas between them"),
-            (custom(skip_schedule="steps", uncertain_steps=" "), "is no step"),
+            (custom(skip_schedule="steps", uncertain_steps="1,0"), "rising numbers without repeats"),
+            (custom(skip_schedule="steps", uncertain_steps="0;1"), "separated by commas"),
+            (custom(skip_schedule="steps", uncertain_steps=" "), "is not a step"),
             (custom(sampler=comfy.samplers.ksampler("heun"), mode="paper"), "ddim or euler"),
             (custom(sigmas=torch.tensor([0.5, 1.0, 0.0])), r"sigmas\[0\] = 0.5 is followed by 1"),
             (custom(sigmas=torch.tensor([1.0, 0.0]), mode="free"), "steps .* at least 2")]:

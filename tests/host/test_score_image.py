@@ -240,8 +240,8 @@ def test_levels_beyond_the_models_own_are_clamped_and_told(case, score):
     model = nodes_model_advanced.ModelSamplingContinuousEDM().patch(case.model, "eps", 1.5, 0.3)[0]
     _, _, report, _ = score(model, case.positive, batch(case), effort=FULL)
     assert [note.split(": noise of ")[1] for note in report["notes"]] == [
-        "1.5 times the signal was taken in place of 2.0",
-        "0.3 times the signal was taken in place of 0.2"]
+        "1.5 times the signal was used instead of 2.0",
+        "0.3 times the signal was used instead of 0.2"]
 
 
 def test_a_noise_mask_changes_no_score_and_is_told(case, score):
@@ -257,7 +257,7 @@ def test_a_noise_mask_changes_no_score_and_is_told(case, score):
     ({}, "neither a latent nor an image"),
     ({"image": torch.rand(1, 64, 64, 3)}, "without a vae"),
     ({"latent": {"samples": torch.zeros(0, 4, 8, 8)}}, r"are empty, their shape is \(0, 4, 8, 8\)"),
-    ({"latent": {"samples": torch.zeros(1, 4, 8, 8)}}, "an empty one"),
+    ({"latent": {"samples": torch.zeros(1, 4, 8, 8)}}, "latent is empty"),
     ({"latent": {"samples": torch.full((1, 4, 8, 8), torch.nan)}}, "256 of 256 values are NaN"),
     ({"latent": {"samples": torch.rand(1, 16, 8, 8)}}, "B x 4 x H x W was expected"),
     ({"latent": {"samples": torch.rand(1, 4, 8, 8)}, "cfg": 4.0}, "no negative is linked"),

@@ -189,17 +189,17 @@ def test_links_that_miss_or_contradict_are_refused_in_words(case, pack, ksampler
     negative, infinite = variance["samples"].clone(), variance["samples"].clone()
     negative.view(-1)[3], infinite.view(-1)[3] = -1.0, torch.inf
     for links, words in [
-            ({}, "nothing is linked to begin from"),
-            ({"trajectory": trajectory, "mean": mean}, "a trajectory is linked and mean besides"),
-            ({"trajectory": trajectory, "sigmas": sigmas}, "and sigmas besides"),
+            ({}, "nothing is linked to start from"),
+            ({"trajectory": trajectory, "mean": mean}, "a trajectory is linked, and mean too"),
+            ({"trajectory": trajectory, "sigmas": sigmas}, "and sigmas too"),
             ({**whole, "variance": None}, "mean, sigmas without variance"),
             ({**whole, "sigmas": None}, "without sigmas"),
             ({**whole, "sampler": None}, "no sampler is linked"),
-            ({**whole, "guider": None}, "model, positive, negative, cfg must be given"),
+            ({**whole, "guider": None}, "missing: model, positive, negative, cfg"),
             ({**whole, "guider": None, "model": case.model, "positive": case.positive, "cfg": 4.0},
-             "negative must be given"),
-            ({**whole, "cfg": 3.0}, "a guider is given and cfg besides"),
-            ({**whole, "model": case.model}, "a guider is given and model besides"),
+             "missing: negative"),
+            ({**whole, "cfg": 3.0}, "a guider is linked, and cfg too"),
+            ({**whole, "model": case.model}, "a guider is linked, and model too"),
             ({**whole, "mask": torch.ones(1, 9, 7)}, "mask is linked, but mean and variance"),
             ({**whole, "variance": changed(variance["samples"][..., 1:])},
              r"mean has the shape \[1, 16, 9, 7\] and variance \[1, 16, 9, 6\]"),
@@ -214,7 +214,7 @@ def test_links_that_miss_or_contradict_are_refused_in_words(case, pack, ksampler
             ({"trajectory": trajectory, "guider": stock_nodes.BasicGuider.execute(
                 load_model("flux"), case.positive)[0]}, "sampled by a .*MMDIT.* Flux"),
             ({"trajectory": trajectory, "guider": whole["guider"], "positive": case.positive},
-             "a guider is given and positive besides")]:
+             "a guider is linked, and positive too")]:
         with pytest.raises(pack.BayesDiffError, match=words):
             resample(**links)
 
@@ -360,7 +360,7 @@ def test_a_loaded_trajectory_needs_a_model_of_its_family(case, pack, place, ksam
     loaded = loading(saving(trajectory))
     prompts = {"positive": case.positive, "negative": case.negative}
     for links, words in [
-            ({}, "model, positive, negative must be given"),
+            ({}, "missing: model, positive, negative"),
             ({**prompts, "model": load_model("sd15")}, r"MMDITWrapper \(16.*UNetModel \(4 latent"),
             ({**prompts, "model": load_model("flux")}, "MMDIT.* Flux")]:
         with pytest.raises(pack.BayesDiffError, match=words):

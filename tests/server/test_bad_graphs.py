@@ -222,7 +222,7 @@ ASKED = {"scores": [1.0, 2.0, 3.0], "criterion": "keep n", "z": 1.0, "percent": 
     ({"keep": -1}, "keep is -1"), ({"keep": True}, "keep is True, a number"),
     ({"allow_empty": 1}, "allow_empty is 1, a bool"),
     ({"criterion": "drop top percent", "percent": 200}, "percent is 200, 0 to 100"),
-    ({"criterion": "picked", "picked": "7"}, "picked names image '7', and there are 3 scores"),
+    ({"criterion": "picked", "picked": "7"}, "picked lists image '7', and there are 3 scores"),
     ({"groups": "a,b"}, "2 labels for 3 images"),
     ({"criterion": "reference", "reference": "../escape"}, "without path separators"),
     ({"criterion": "reference", "reference": "none such"}, "the reference holds 0 scores"),

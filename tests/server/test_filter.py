@@ -183,7 +183,7 @@ def test_self_check_reports_in_words(server, prompts):
     prompt["check"] = node("BayesDiff_UncertaintySelfCheck", scores=["sample", 3], liked="1,2",
                            disliked="3,4")
     text, = run_prompt(server.address, prompt)["check"]["text"]
-    assert "cannot be told from chance with 2 liked and 2 disliked" in text and "AUROC" in text
+    assert "different from chance with 2 liked and 2 disliked" in text and "AUROC" in text
 
 
 def test_what_was_taught_is_offered_and_used_without_a_restart(server, prompts):
@@ -208,9 +208,9 @@ def test_what_was_taught_is_offered_and_used_without_a_restart(server, prompts):
     with pytest.raises(ServerFailed, match="not in"):
         run_prompt(server.address, use)
     assert "at least 8 of each" in teach(1)
-    with pytest.raises(ServerFailed, match="cannot be told from chance yet"):
+    with pytest.raises(ServerFailed, match="not significantly better than chance yet"):
         run_prompt(server.address, use)
-    assert "beats chance with 12 liked and 12 disliked" in teach(2)
+    assert "significantly better than chance with 12 liked and 12 disliked" in teach(2)
     by_score, = run_prompt(server.address, use)["filter"]["bayesdiff"]
     del use["filter"]["inputs"]["scores"]
     by_trajectory, = run_prompt(server.address, use)["filter"]["bayesdiff"]

@@ -114,7 +114,7 @@ def test_best_of_n_gives_what_ksampler_gives_with_its_seed(server, data_sets):
 @pytest.mark.parametrize("change, words", [
     ({"step": 30}, r"step 30 is not in this trajectory, which keeps \[0, 1, 3, 4\]"),
     ({"step": 4}, "step 4 is the result of this trajectory"),
-    ({"mean": ["ours", 0]}, "a trajectory is linked and mean besides"),
+    ({"mean": ["ours", 0]}, "a trajectory is linked, and mean too"),
     ({"model": ["other", 0]}, "sampled by a OpenAISignatureMMDITWrapper.* is a Flux"),
 ])
 def test_bad_input_is_told_in_words(server, data_sets, change, words):

@@ -77,8 +77,8 @@ def checkpoint_warning(llla: Llla, fingerprint: torch.Tensor) -> str | None:
     if apart <= SAME_CHECKPOINT:
         return None
     return (f"Warning: the model's last layer differs by {apart:.1%} from the one this posterior"
-            " was fitted on: another checkpoint, another precision or a LoRA on that layer. The"
-            " numbers are a guess; fit this model for true ones.")
+            " was fitted on: another checkpoint, another precision or a LoRA on that layer. Treat"
+            " the numbers as a rough guess, or run LLLA Fit on this model.")
 
 
 def _impulses(shape: LastLayer, start: int, end: int, like: torch.Tensor) -> torch.Tensor:

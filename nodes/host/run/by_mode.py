@@ -63,10 +63,10 @@ def taken(mode: str, posterior: Llla | None, sampler, guider=None) -> Taken:
         return Taken(mode)
     unsuited = why_not(sampler_object(sampler) if isinstance(sampler, str) else sampler)
     if unsuited is None and mode == "auto" and guider is not None and why_no_features(guider):
-        return Taken("free", f"{why_no_features(guider)}: choose mode light to have it tried")
+        return Taken("free", f"{why_no_features(guider)}: choose mode light to try it")
     if unsuited:
         return Taken("free", f"{unsuited}, so mode {'light' if mode == 'auto' else mode} cannot"
-                             " ride along")
+                             " follow it")
     return Taken("light", "a posterior is connected") if mode == "auto" else Taken(mode)
 
 

@@ -55,12 +55,11 @@ def _why_not(run: SamplerRun, effort: evidence.Effort | None, check: str) -> str
     if effort is None:
         least = 2 * evidence.QUICK.calls
         return None if check == "off" else (
-            f"not checked: check auto needs {least} steps or more, so that it costs at most half"
-            " as much again; choose quick to have it all the same")
+            f"not checked: auto needs at least {least} steps, so that the check adds at most half;"
+            " choose quick to check anyway")
     if float(run.sigmas[-1]) > LEAST_LEVEL:
         return (f"not checked: the run ends at noise level {float(run.sigmas[-1]):.3g}, and only a"
-                " finished picture can be looked at")
+                " finished picture can be checked")
     if rescore.levels_left_out(run.guider, effort):
-        return ("not checked: the prompts leave out noise levels at which the picture would be"
-                " looked at")
+        return "not checked: the prompts skip noise levels that the check needs"
     return None

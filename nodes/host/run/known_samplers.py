@@ -88,9 +88,9 @@ def why_not(sampler) -> str | None:
     if not _is_the_hosts(sampler):
         return f"the sampler {name} is not one of ComfyUI's own"
     if name not in KNOWN:
-        return f"the sampler {name} is not known to treat each image of a batch by itself"
+        return f"the sampler {name} is not known to treat each image of a batch separately"
     if name in AS_ONE:
-        return f"the sampler {name} rounds by the size of its whole batch"
+        return f"the sampler {name} rounds differently for other batch sizes"
     batch = [option for option in BATCH_OPTIONS if sampler.extra_options.get(option)]
     if batch:
         return f"with {' and '.join(batch)} the sampler {name} treats its batch as a whole"

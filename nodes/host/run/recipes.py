@@ -47,7 +47,7 @@ NOTHING_KNOWN = Recipe(Unlinked(), None, 0, None)
 def recipe_of(trajectory: Trajectory) -> Recipe:
     if trajectory.recipe is None:
         raise BayesDiffError("this trajectory does not say how it was sampled, so it cannot be"
-                             " sampled on: one from BayesDiff KSampler, BayesDiff Sampler Custom or"
+                             " resampled: one from BayesDiff KSampler, BayesDiff Sampler Custom or"
                              " BayesDiff Best of N was expected.")
     return trajectory.recipe
 
@@ -70,8 +70,8 @@ class Links(NamedTuple):
         """The recipe with these, complete."""
         sampler = self.sampler or recipe.sampler
         if sampler is None:
-            raise BayesDiffError("no sampler is linked, and nothing else says which to use: link"
-                                 " one, as from KSamplerSelect.")
+            raise BayesDiffError("no sampler is linked, and nothing else says which one to use:"
+                                 " link one, for example KSamplerSelect.")
         guider = self._guider(recipe.guider)
         known = recipe.guider.family if isinstance(recipe.guider, Unlinked) else \
             family_of(recipe.guider.model_patcher)
@@ -88,18 +88,18 @@ class Links(NamedTuple):
         given = [name for name, link in links.items() if link is not None]
         if self.guider is not None:
             if given:
-                raise BayesDiffError(f"a guider is given and {', '.join(given)} besides, which the"
-                                     " guider holds already: unlink the guider, or these (cfg:"
-                                     " set it to 0).")
+                raise BayesDiffError(f"a guider is linked, and {', '.join(given)} too, which the"
+                                     " guider already holds: unlink the guider, or these (cfg: set"
+                                     " it to 0).")
             return self.guider
         if isinstance(old, Unlinked):
             cfg = self.cfg or old.cfg
             needed = {**links, "cfg": cfg, "negative": links["negative"] or cfg == 1 or None}
             missing = [name for name, link in needed.items() if link is None]
             if missing:
-                raise BayesDiffError(f"{', '.join(missing)} must be given too, to know what to"
-                                     " sample on with: link a guider, or a model with positive,"
-                                     " negative and a cfg above 0.")
+                raise BayesDiffError(f"missing: {', '.join(missing)}, so it is not known how to"
+                                     " continue. Link a guider, or a model with positive, negative"
+                                     " and a cfg above 0.")
             guider = comfy.samplers.CFGGuider(self.model)
         else:
             cfg, guider = self.cfg, copy.copy(old)
@@ -136,7 +136,7 @@ def packed(trajectory: Trajectory) -> tuple[dict, dict[str, torch.Tensor]]:
     if any(other != words[0] for other in words) or any(
             mask is not masks[0] and (mask is None or masks[0] is None
                                       or not torch.equal(mask, masks[0])) for mask in masks):
-        raise BayesDiffError("this trajectory is joined of parts that were sampled in different"
+        raise BayesDiffError("this trajectory is joined from parts that were sampled in different"
                              " ways (model, sampler, cfg or mask), which one file cannot hold: save"
                              " them one by one.")
     parts = [{"images": len(recipe.noise), "seed": recipe.seed or 0,

@@ -97,8 +97,8 @@ class Resumable:
     def state(self) -> dict[str, torch.Tensor]:
         """What it needs to go on elsewhere, in mode free: a posterior's riders do not travel."""
         if self._carried:
-            raise BayesDiffError("a run with a posterior can only go on where it was left: rank by"
-                                 " a score of mode free.")
+            raise BayesDiffError("a run with a posterior can only continue where it was paused:"
+                                 " rank by a score of mode free.")
         columns = {name: [getattr(answer, name) for answer in self._answers]
                    for name in Answer._fields}
         return {"x": self._last_x, **{name: torch.stack(column) for name, column in columns.items()
@@ -164,7 +164,7 @@ class Resumable:
     def _check_repeated(self, x: torch.Tensor) -> None:
         if not torch.equal(self._last_x.to(x), x):
             raise BayesDiffError("the sampler does not repeat itself with the same seed, so a run"
-                                 " cannot be left and taken up again: choose one of ComfyUI's own"
+                                 " cannot be paused and continued: choose one of ComfyUI's own"
                                  " samplers.")
 
 

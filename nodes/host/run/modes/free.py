@@ -9,10 +9,10 @@ from ..overheard import Overheard
 from ..recording import Recording
 from ..sampling import Observation, SamplerRun
 
-SILENT = ("the sampler does not tell how the picture changes, so its calls of the model were"
-          " watched; states of steps that it says nothing of are not kept")
-STILL = ("all scores say nothing: the picture did not change over the last steps, as far as the"
-         " sampler shows it. Choose another sampler, more steps, or a mode with a posterior")
+SILENT = ("the sampler does not tell how the picture changes, so its model calls were observed"
+          " instead; steps that it does not report are not kept")
+STILL = ("the scores say nothing: the picture did not change in the last steps, as far as the"
+         " sampler shows. Choose another sampler, more steps, or a mode with a posterior")
 
 
 def observe(run: SamplerRun, seeds: list[int],

@@ -81,13 +81,13 @@ def observe(run: SamplerRun, predictor: Predictor, seeds: list[int], keep_steps:
     result = bayesdiff(predict, predict_with_posterior, run.x, run.sigmas, rule, uncertain,
                        samples, ImageNoise(seeds, run.x.shape[1:]), on_step=on_step,
                        predict_samples=predict_samples)
-    notes = [*predictor.notes, f"{100 * result.negative_share:.0f} % of the variances of the"
-                               " paper's iteration turned negative and were set to 0"]
+    notes = [*predictor.notes, f"{100 * result.negative_share:.0f} % of the paper's variances came"
+                               " out negative and were set to 0"]
     if paper_rule != BY_SAMPLER:
-        notes.append(f"the paper's rule {paper_rule} took the sampler's place")
+        notes.append(f"the paper's rule {paper_rule} replaced the sampler")
     if rule(*run.sigmas[:2].tolist()).step.c:
-        notes.append("this rule adds noise at each step, and the variance counts it, as in the"
-                     " paper: it is not 0 where the posterior is")
+        notes.append("this rule adds noise at each step, and the variance includes it, as in the"
+                     " paper")
     trajectory = recording.finish(result.sample, result.variance, mean=result.mean)
     return result.sample, Observation(trajectory, calls, extra_calls, uncertain, tuple(notes))
 
