@@ -14,6 +14,7 @@ from tools.places import REPOSITORY
 from tools.server import ask, run_prompt
 
 KEY = "bayesdiff_report"
+CLIENT_ID = {"client_id": "a program"}  # without one, older hosts tell nothing of what is cached
 CLIENT = REPOSITORY / "script_examples" / "queue_and_read.py"
 
 
@@ -37,7 +38,7 @@ def graph(seed=31):
 
 
 def test_a_run_that_comes_from_the_cache_reports_as_the_first_did(master):
-    first, again = (run_prompt(master.address, graph()) for _ in range(2))
+    first, again = (run_prompt(master.address, graph(), extra_data=CLIENT_ID) for _ in range(2))
     assert again["told"] == first["told"]  # an output node, which every ComfyUI tells of
     assert [json.loads(text) for text in again["told"]["text"]] == first["ours"][KEY]
     assert again["filter"] == first["filter"]
@@ -63,10 +64,10 @@ def test_the_example_client_prints_scores_kept_indices_and_files(master, tmp_pat
     file.write_text(json.dumps(graph()))
     done = subprocess.run(
         [sys.executable, CLIENT, file, "--server", master.address.removeprefix("http://"),
-         "--set", "ours.seed=41", "--timeout", "120"],
+         "--set", "ours.seed=41", "--set", "best.seed=42", "--timeout", "120"],
         capture_output=True, text=True, timeout=200, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    expected = run_prompt(master.address, graph(41))
+    expected = run_prompt(master.address, graph(41), extra_data=CLIENT_ID)
     scores = expected["filter"][KEY][0]["scores"]
     lines = done.stdout.splitlines()
     assert f"BayesDiff_KSampler (ours): scores {json.dumps(scores)}" in lines
