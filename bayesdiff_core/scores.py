@@ -27,6 +27,9 @@ MEASURES = {  # what a number is, in words for a report
     RELATIVE: "how much the picture changed in the last 40 % of the steps, relative to its detail"}
 LEAST_DETAIL = 1e-6  # of a flat picture, in the latent's unit
 DEFAULT = DOUBT  # bench truth
+STILL = ("the scores of the run say nothing: the picture did not change over the last steps, as far"
+         " as the sampler shows it. Choose another sampler or more steps, or go by the check or a"
+         " posterior's scores")
 
 
 def total(variance: torch.Tensor) -> torch.Tensor:
@@ -119,6 +122,11 @@ def all_scores(variance: torch.Tensor, tail: torch.Tensor | None = None,
 def default(trajectory: Trajectory) -> doubt.Doubt:
     """DEFAULT of a trajectory, which every sampler mode records."""
     return doubt.doubt(trajectory.maps(), trajectory.picture)
+
+
+def is_still(trajectory: Trajectory) -> bool:
+    """Whether the run shows no change at all, in any of its images: what STILL says."""
+    return not trajectory.maps()[doubt.LATE].any()
 
 
 def doubt_of(trajectory: Trajectory) -> torch.Tensor:

@@ -130,6 +130,9 @@ class BayesDiffBestOfN(io.ComfyNode):
     def execute(cls, model, seed, steps, cfg, sampler_name, scheduler, positive, negative,
                 latent_image, denoise, n, keep, drop_at, drop_schedule, rank_by, uncertainty_seed,
                 keep_steps, seed_stride=1000, posterior=None) -> io.NodeOutput:
+        if rank_by not in RANKS:  # through a link anything can come
+            raise BayesDiffError(f"rank_by is {str(rank_by)[:80]!r}, one of {', '.join(RANKS)} was"
+                                 " expected: unlink it, or choose one of these.")
         rank, posterior = RANKS[rank_by], llla_of(posterior)
         options = Options(uncertainty_seed=uncertainty_seed, keep_steps=keep_steps,
                           check=rank.check)
@@ -195,7 +198,8 @@ def _results(best: list[Resumable], runs: list[Resumable], plan: list[Stop], lat
         "runs": [{"seed": run.seed, "scores": run.scores, "calls": run.calls,
                   "dropped_at": run.dropped_at} for run in runs],
         "calls": made, "calls_saved": saved, "notes": [*best[0].observation.notes,
-                                                       *([f"mode free: {why}"] if why else [])]}
+                                                       *([f"mode free: {why}"] if why else []),
+                                                       *_ties(runs, plan)]}
     text = "\n".join([
         f"{len(best)} of {len(runs)} seeds finished, in {made} calls: "
         + (f"{saved} saved ({100 * saved / (made + saved):.0f} %)" if saved >= 0 else
@@ -209,6 +213,17 @@ def _results(best: list[Resumable], runs: list[Resumable], plan: list[Stop], lat
                          as_text(report), latent,
                          ui={**ui.PreviewText(text).as_dict(), **reported(report),
                              "bayesdiff": [_shown(best, runs)]})
+
+
+def _ties(runs: list[Resumable], plan: list[Stop]) -> list[str]:
+    """Of stops at which no seed was better than another."""
+    notes = []
+    for place, stop in enumerate(plan):
+        found = [run.scores[place] for run in runs if len(run.scores) > place]
+        if len(found) > 1 and len(set(found)) == 1:
+            notes.append(f"after step {stop.step} all {len(found)} seeds had the score"
+                         f" {found[0]:.4g}: the first of them went on, none is known to be better")
+    return notes
 
 
 def _shown(best: list[Resumable], runs: list[Resumable]) -> dict:

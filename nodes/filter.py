@@ -16,8 +16,8 @@ from .files.names import state
 from .host import waiting
 from .pictures import viewer
 from .pictures.histogram import histogram
-from .scores import scores_of, with_taught
-from .sockets import TRAJECTORY, flat, scores_in, trajectories_of
+from .scores import scores_of, silences, with_taught
+from .sockets import TRAJECTORY, images_in, latents_in, scores_in, trajectories_of
 
 COMPARE, ADD = "only compare", "add"
 BY_CRITERION, ALL, STOP = "keep by criterion", "keep all", "stop the run"
@@ -149,8 +149,9 @@ class BayesDiffFilter(io.ComfyNode):
                 wait_seconds=(600,), no_answer=(BY_CRITERION,), when_empty=(BLOCK,),
                 first_index=(0,), scores=None, trajectory=None, images=None, latents=None,
                 masks=None) -> io.NodeOutput:
-        images, latents, masks = (value if value is None else list(flat(value))
-                                  for value in (images, latents, masks))
+        latents = None if latents is None else latents_in("latents", latents)
+        images, masks = (value if value is None else images_in(name, value)
+                         for name, value in (("images", images), ("masks", masks)))
         trajectory = None if trajectory is None else trajectories_of(trajectory)
         values, told = _scores(scores, trajectory, score[0])
         clips = _are_clips(latents, trajectory)
@@ -167,10 +168,7 @@ class BayesDiffFilter(io.ComfyNode):
                                            no_answer[0])
             decision, more = _not_empty(decision, values, when_empty[0])
             notes += [answer, *more]
-        notes = [*told, *notes]
-        if not any(values):
-            notes.append("all scores are 0, so they say nothing: look at the notes of the node that"
-                         " made them")
+        notes = [*told, *notes, *silences(values, trajectory if scores is None else None)]
         if reference_mode[0] == ADD:
             path = reference_file.path_of(reference[0])
             new = reference_file.add(path, values)

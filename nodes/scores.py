@@ -7,9 +7,10 @@ from comfy_execution.graph_utils import ExecutionBlocker
 from ..bayesdiff_core import scores as core
 from ..bayesdiff_core import taught
 from ..bayesdiff_core.checks import BayesDiffError
+from ..bayesdiff_core.trajectory import Trajectory
 from . import metadata
 from .files import taught_file
-from .sockets import TRAJECTORY, flat, latent_of, trajectories_of
+from .sockets import TRAJECTORY, latent_of, latents_in, trajectories_of
 
 MISSING = {core.IN_MASK: "a mask", **dict.fromkeys(
     (core.DOUBT, core.TRAJECTORY, core.RELATIVE), "a trajectory")}
@@ -71,7 +72,9 @@ class BayesDiffScore(io.ComfyNode):
     def execute(cls, score, variance=None, trajectory=None, mask=None,
                 images=None) -> io.NodeOutput:
         name = score[0]
+        trajectory = None if trajectory is None else trajectories_of(trajectory)
         found, notes = with_taught(name, scores_of(variance, trajectory, mask), trajectory)
+        notes = [*notes, *silences(found[name], trajectory)]
         report = {"score": name, "scores": found[name], "all": found, "notes": notes}
         saved = metadata.record(cls, {"node": "Uncertainty Score", **report})
         lines = [f"{len(found[name])} images, score: {name}",
@@ -109,11 +112,20 @@ def with_taught(name: str, found: dict[str, list[float]], trajectories: list | N
     return found, []
 
 
+def silences(values: list[float], trajectories: list[Trajectory] | None) -> list[str]:
+    """What must not be passed on without a word: scores that say nothing."""
+    notes = [] if any(values) else ["all scores are 0, so they say nothing: look at the notes of"
+                                    " the node that made them"]
+    if trajectories and all(map(core.is_still, trajectories)):
+        notes.append(core.STILL)
+    return notes
+
+
 def scores_of(variances: list[dict] | None, trajectories: list | None,
               masks: list[torch.Tensor] | None) -> dict[str, list[float]]:
     """Every score that the inputs allow, by name, over all entries of a list."""
     trajectories = None if trajectories is None else trajectories_of(trajectories)
-    variances = None if variances is None else list(flat(variances))
+    variances = None if variances is None else latents_in("variance", variances)
     parts = trajectories if trajectories is not None else variances
     if not parts:
         raise BayesDiffError("neither a variance nor a trajectory is linked, or the list is empty;"

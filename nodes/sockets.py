@@ -43,6 +43,24 @@ def llla_of(value) -> Llla | None:
     return found[0]
 
 
+def latents_in(name: str, values) -> list[dict]:
+    """Of an input that may hold lists of them, as a loop collects them."""
+    found = list(flat(values))
+    for one in found:
+        if not isinstance(one, dict) or "samples" not in one:
+            raise _wrong(name, one, "a LATENT, as samplers give it")
+    return found
+
+
+def images_in(name: str, values) -> list[torch.Tensor]:
+    """The same of images, or of masks."""
+    found = list(flat(values))
+    for one in found:
+        if not isinstance(one, torch.Tensor):
+            raise _wrong(name, one, f"{name} as ComfyUI has them")
+    return found
+
+
 def scores_in(values) -> list[float]:
     """Of an input that may hold lists of them, as a loop collects them."""
     found = [number for one in flat(values)

@@ -106,6 +106,35 @@ def test_a_wrong_posterior_and_wrong_scores_are_named(pack, case, trajectories, 
         pack.sockets.scores_in([0.5, ["1"]])
 
 
+@pytest.mark.parametrize("inputs, words", [
+    ({"latents": [3]}, "latents is a int.*link a LATENT"),
+    ({"latents": [{"images": 1}]}, "latents is a dict"),
+    ({"images": [[{"samples": torch.zeros(1)}]]}, "images is a dict.*link images"),
+    ({"masks": [None]}, "masks is a NoneType")])
+def test_what_a_loop_gives_the_filter_by_mistake_is_named(pack, inputs, words):
+    widgets = {name: [value] for name, value in {
+        "criterion": "keep n", "z": 1.0, "percent": 16.0, "keep": 1, "threshold": 0.0,
+        "allow_empty": False, "groups": "", "reference": "",
+        "reference_mode": "only compare"}.items()}
+    with pytest.raises(pack.BayesDiffError, match=words):
+        pack.filter.BayesDiffFilter.execute(**widgets, scores=[1.0], **inputs)
+
+
+def test_a_variance_of_another_type_is_named(pack):
+    with pytest.raises(pack.BayesDiffError, match="variance is a Tensor"):
+        pack.scores.BayesDiffScore.execute(["sum"], variance=[[torch.zeros(1, 4, 8, 8)]])
+
+
+def test_a_mode_or_rank_through_a_link_is_named(pack, case, fits):
+    one = case("sd3")
+    with pytest.raises(pack.BayesDiffError, match="mode is 'fast', one of auto, free"):
+        pack.samplers.BayesDiffKSampler.execute(one.model, *one.options(), 1.0, mode="fast")
+    with pytest.raises(pack.BayesDiffError, match="rank_by is 'sum', one of doubt"):
+        pack.best_of_n.BayesDiffBestOfN.execute(
+            one.model, *one.options(), 1.0, n=2, keep=1, drop_at=0.5, drop_schedule="once",
+            rank_by="sum", uncertainty_seed=0, keep_steps=2)
+
+
 @pytest.mark.parametrize("wrong", [{"sampler": "res_9000"}, {"scheduler": "AYS SD1"}])
 def test_a_name_that_ksampler_does_not_have_is_refused(pack, case, wrong):
     """Through a link anything can come, and the host's own code would sample the first of its

@@ -4,12 +4,14 @@ Each takes euler's steps, or Heun's, and differs from the host's only in how it 
 its callback and its model.
 """
 
+import functools
 import json
 
 import comfy.samplers
 import pytest
 import torch
 from comfy.k_diffusion import sampling as k_diffusion
+from comfy_extras import nodes_custom_sampler as stock_nodes
 
 STEPS = 6
 
@@ -28,7 +30,8 @@ def euler(habit):
             return model(x, sigma * ones, **extra_args)
 
         def tell(i, x, sigma, denoised):
-            callback({"i": i, "x": x, "sigma": sigma, "sigma_hat": sigma, "denoised": denoised})
+            level = {} if sigma is None else {"sigma": sigma, "sigma_hat": sigma}
+            callback({"i": i, "x": x, "denoised": denoised, **level})
 
         memory = {"buffer": torch.zeros_like(x), "sigmas": sigmas}
         for i in range(len(sigmas) - 1):
@@ -110,10 +113,17 @@ def says_nothing_and_writes_over_the_answer(i, x, sigma, after, ask, tell, memor
     return x
 
 
+def tells_no_noise_level(i, x, sigma, after, ask, tell, memory):
+    """Only what ComfyUI itself reads."""
+    denoised = ask(x, sigma)
+    tell(i, x, None, denoised)
+    return x + (after - sigma) * to_d(x, sigma, denoised)
+
+
 HABITS = [reuses_its_buffer, tells_late, computes_in_place_and_tells_late,
           tells_the_last_step_twice, tells_the_last_estimate_under_another_number_too,
           asks_once_more_before_it_tells, asks_from_its_callback,
-          asks_in_double]
+          asks_in_double, tells_no_noise_level]
 
 
 def heun_that_tells_late(model, x, sigmas, extra_args=None, callback=None, disable=None):
@@ -236,18 +246,96 @@ def test_a_sampler_that_always_tells_the_same_is_watched_by_its_calls(run):
     assert any("does not tell how" in note for note in report["notes"])
 
 
-@pytest.mark.parametrize("sampler", ["euler", euler(tells_late)])
-def test_a_run_in_which_nothing_changes_is_told_in_words(case, pack, named, sampler):
+class Callable:
+    """A sampler that is no function, and has no name."""
+
+    def __call__(self, *args, **kwargs):
+        return euler(tells_late)(*args, **kwargs)
+
+
+@pytest.mark.parametrize("made", [Callable, lambda: functools.partial(euler(tells_late))])
+@pytest.mark.parametrize("mode", ["free", "accurate"])
+def test_a_sampler_without_a_name_is_observed(case, pack, posterior_of, made, mode):
+    one = case("sd3")
+    sigmas = torch.tensor([1.0, 0.8, 0.6, 0.4, 0.2, 0.0])
+
+    def sampled(node, function, **options):
+        guider = comfy.samplers.CFGGuider(one.model)
+        guider.set_conds(one.positive, one.negative)
+        guider.set_cfg(4.0)
+        return node.execute(stock_nodes.RandomNoise.execute(7)[0], guider,
+                            comfy.samplers.KSAMPLER(function), sigmas, one.latent, **options)
+
+    options = {"posterior": posterior_of(one), "mode": mode, "check": "off"}
+    ours = sampled(pack.samplers.BayesDiffSamplerCustom, made(), **options)
+    stock = sampled(stock_nodes.SamplerCustomAdvanced, made())
+    assert torch.equal(ours.args[0]["samples"], stock.args[0]["samples"])
+    tidy = sampled(pack.samplers.BayesDiffSamplerCustom, k_diffusion.sample_euler,
+                   **{**options, "mode": "free"})
+    torch.testing.assert_close(ours.args[2].mean, tidy.args[2].mean)
+    report, = ours.ui["bayesdiff_report"]
+    assert report["mode"] == "free" and ("not one of ComfyUI's own" in report["why"]) \
+        == (mode == "accurate")
+
+
+@pytest.fixture
+def still(case):
+    """A model that always says the same."""
     one = case("sd3")
     one.model = one.model.clone()
     one.model.set_model_sampler_post_cfg_function(lambda args: torch.ones_like(args["denoised"]))
-    one.sampler = sampler if isinstance(sampler, str) else named(sampler)
-    out = pack.samplers.BayesDiffKSampler.execute(one.model, *one.options(), 1.0, None, mode="free",
-                                                  check="off")
-    assert not out.args[1]["samples"].any()
+    return one
+
+
+@pytest.mark.parametrize("sampler, mode", [("euler", "free"), (euler(tells_late), "free"),
+                                           ("euler", "light")])
+def test_a_run_in_which_nothing_changes_is_told_in_words(still, pack, named, posterior_of, sampler,
+                                                         mode):
+    still.sampler = sampler if isinstance(sampler, str) else named(sampler)
+    out = pack.samplers.BayesDiffKSampler.execute(
+        still.model, *still.options(), 1.0, posterior_of(still), mode=mode, check="off")
+    assert not out.args[2].tail.any()
     report, = out.ui["bayesdiff_report"]
-    assert any("scores say nothing" in note for note in report["notes"])
-    assert "scores say nothing" in out.ui["text"][0]
+    assert report["notes"].count(pack.core.scores.STILL) == 1
+    assert pack.core.scores.STILL in out.ui["text"][0]
+
+
+def test_nodes_that_get_its_trajectory_say_so_too(still, pack, ksampler):
+    _, trajectory = ksampler(still, mode="free")
+    widgets = {name: [value] for name, value in {
+        "criterion": "keep n", "z": 1.0, "percent": 16.0, "keep": 1, "threshold": 0.0,
+        "allow_empty": False, "groups": "", "reference": "",
+        "reference_mode": "only compare"}.items()}
+    nodes = {"score": lambda **inputs: pack.scores.BayesDiffScore.execute(["doubt"], **inputs),
+             "filter": lambda **inputs: pack.filter.BayesDiffFilter.execute(**widgets, **inputs)}
+    for name, execute in nodes.items():
+        report, = execute(trajectory=[trajectory]).ui["bayesdiff_report"]
+        assert pack.core.scores.STILL in report["notes"], name
+    report, = nodes["filter"](scores=[0.0, 0.0]).ui["bayesdiff_report"]
+    assert any("all scores are 0" in note for note in report["notes"])
+
+
+def test_best_of_n_says_where_no_seed_was_better_than_another(still, pack):
+    still.steps = STEPS
+    report = json.loads(pack.best_of_n.BayesDiffBestOfN.execute(
+        still.model, *still.options(), 1.0, n=4, keep=2, drop_at=0.5, drop_schedule="once",
+        rank_by="trajectory variance", uncertainty_seed=5, keep_steps=4).args[6])
+    assert pack.core.scores.STILL in report["notes"]
+    assert any("after step 3 all 4 seeds had the score 0:" in note for note in report["notes"])
+
+
+def test_best_of_n_ranks_at_the_end_where_a_sampler_says_nothing(case, pack, named):
+    """It cannot be left on the way, so all are finished, and the best of them are kept."""
+    one = case("sd3")
+    one.steps, one.sampler = STEPS, named(euler(says_nothing))
+    report = json.loads(pack.best_of_n.BayesDiffBestOfN.execute(
+        one.model, *one.options(), one.denoise, n=4, keep=2, drop_at=0.5, drop_schedule="once",
+        rank_by="relative change", uncertainty_seed=5, keep_steps=10).args[6])
+    by_score = sorted(report["runs"], key=lambda run: run["scores"][-1])
+    assert report["seeds"] == [run["seed"] for run in by_score[:2]]
+    assert len({run["scores"][-1] for run in by_score}) == 4
+    assert report["calls"] == 4 * STEPS and report["calls_saved"] == 0
+    assert any("does not tell how" in note for note in report["notes"])
 
 
 @pytest.mark.parametrize("rank_by", ["relative change", "doubt"])

@@ -113,6 +113,9 @@ def test_tools_that_read_the_whole_repository_find_no_other_nodes(node_classes, 
             if isinstance(node, ast.ClassDef) and any(
                     ast.unparse(base).split(".")[-1] == "ComfyNode" for base in node.bases):
                 found.add(node.name)
+        text = path.read_text(encoding="utf-8")
         assert not re.search(r"_CLASS_MAPPINGS\s*(:|=|\[|\.update)",
-                             re.sub("'.*'|\".*\"", "", path.read_text(encoding="utf-8"))), path
+                             re.sub("'.*'|\".*\"", "", text)), path
+        # Ways to register that it knows of from other packs.
+        assert not re.search(r'@register_node\(|"\w+"\s*:\s*{"class":\s*\w+\s*', text), path
     assert found == {node.__name__ for node in [*node_classes, pack.stages.BayesDiffStage]}

@@ -4,8 +4,10 @@ import asyncio
 import json
 import re
 
+import comfy.samplers
 import pytest
 import torch
+from comfy_extras import nodes_custom_sampler as stock_nodes
 
 from tools.places import REPOSITORY
 
@@ -51,8 +53,17 @@ def test_every_node_that_works_reports(pack, case, ksampler, fits, place, monkey
         "criterion": "keep n", "z": 1.0, "percent": 16.0, "keep": 1, "threshold": 0.0,
         "allow_empty": False, "groups": "", "reference": "",
         "reference_mode": "only compare"}.items()}
+    guider = stock_nodes.CFGGuider.execute(one.model, one.positive, one.negative, 4.0)[0]
+    fit = {"structure": "diagonal", "num_latents": 4, "timesteps": "uniform", "prior": "fixed",
+           "prior_precision": 1.0, "temperature": 1.0, "empty_share": 0.0, "seed": 5, "size": 64}
     told = {
         "BayesDiff_KSampler": run,
+        "BayesDiff_SamplerCustom": pack.samplers.BayesDiffSamplerCustom.execute(
+            stock_nodes.RandomNoise.execute(7)[0], guider, comfy.samplers.sampler_object("euler"),
+            torch.tensor([1.0, 0.5, 0.2, 0.0]), one.latent, mode="free", check="off"),
+        "BayesDiff_LLLAFit": pack.llla.BayesDiffLLLAFit.execute(
+            model=[one.model], positive=[one.positive], latents=[latent],
+            **{name: [value] for name, value in fit.items()}),
         "BayesDiff_BestOfN": pack.best_of_n.BayesDiffBestOfN.execute(
             *options, n=2, keep=1, drop_at=0.5, drop_schedule="once", rank_by="relative change",
             uncertainty_seed=0, keep_steps=2),
@@ -83,10 +94,7 @@ def test_every_node_that_works_reports(pack, case, ksampler, fits, place, monkey
     }
     nodes = asyncio.run(asyncio.run(pack.root.comfy_entrypoint()).get_node_list())
     names = {node.GET_SCHEMA().node_id for node in nodes}
-    # LLLA Fit tells what LLLA Load does; Sampler Custom what KSampler does; demo nodes have nothing
-    # to tell.
-    assert names - told.keys() == {"BayesDiff_LLLAFit", "BayesDiff_SamplerCustom",
-                                   "BayesDiff_DemoModel", "BayesDiff_DemoPrompt"}
+    assert names - told.keys() == {"BayesDiff_DemoModel", "BayesDiff_DemoPrompt"}  # no numbers
     titles = {node.GET_SCHEMA().node_id: node.GET_SCHEMA().display_name for node in nodes}
     for name, out in told.items():
         report, = out.ui[KEY]

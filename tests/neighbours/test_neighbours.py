@@ -171,7 +171,8 @@ def test_a_guider_whose_scale_falls_is_followed(master, mode):
     parts["latent_image"] = ["empty", 0]
     prompt |= {"stock": node("SamplerCustomAdvanced", **parts),
                "ours": node("BayesDiff_SamplerCustom", **parts, posterior=["demo", 2], mode=mode),
-               "stock_saved": saved(["stock", 0], "stock"), "ours_saved": saved(["ours", 0], "o")}
+               "stock_saved": saved(["stock", 0], f"stock_{mode}"),
+               "ours_saved": saved(["ours", 0], f"ours_{mode}")}
     outputs = run_prompt(master.address, prompt)
     assert latents(master, outputs, "ours_saved").equal(latents(master, outputs, "stock_saved"))
     report = report_of(outputs, "ours")

@@ -65,8 +65,9 @@ class FeatureTap:
             handle.remove()
         if len(seen) != 1:
             raise BayesDiffError(f"{self.layer.path} ran {len(seen)} times in one network call,"
-                                 " once was expected: something caches, compiles or repeats the"
-                                 " network. Bypass that node (EasyCache, TorchCompile, ...).")
+                                 " once was expected: bypass the node that caches, compiles or"
+                                 " repeats the network (EasyCache, TorchCompile, ...), or use mode"
+                                 " free.")
         features, output = seen[0]
         self._check(model, x, t, features, output, denoised)
         branches = transformer_options.get("cond_or_uncond", [COND])
@@ -100,22 +101,17 @@ def guided(chunks: tuple[Chunk, ...], scale: float, latent_shape: tuple[int, ...
     for chunk in chunks:
         if chunk.branch in branches or chunk.latent_shape != tuple(latent_shape):
             raise BayesDiffError("the conditioning is made of several parts (areas, masks, combined"
-                                 " or scheduled prompts, or context windows): "
-                                 f"{_summary(chunks)} on a latent of {tuple(latent_shape)}. One"
-                                 " positive and one negative prompt for the whole latent were"
-                                 " expected. Use trajectory variance instead.")
+                                 " or scheduled prompts, or context windows), one positive and one"
+                                 " negative prompt for the whole latent were expected: use mode"
+                                 " free, which gives trajectory variance.")
         # The host may run the prompts on several devices (MultiGPU CFG Split), in any order.
         branches[chunk.branch] = chunk.features.to(device or chunk.features.device, torch.float32)
     if branches.keys() == {COND, UNCOND}:
         return guided_features(branches[COND], branches[UNCOND], scale)
     if branches.keys() == {COND} and math.isclose(scale, 1.0):
         return branches[COND]
-    raise BayesDiffError(f"a call with cfg {scale:g} ran {_summary(chunks)}. A positive and a"
-                         " negative prompt were expected (at cfg 1 the positive one alone): remove"
-                         " start and end percents from the prompts, or use trajectory variance.")
-
-
-def _summary(chunks: tuple[Chunk, ...]) -> str:
     names = {COND: "positive", UNCOND: "negative"}
-    return ", ".join(f"{names.get(c.branch, f'prompt {c.branch}')} {c.latent_shape}"
-                     for c in chunks) or "no prompt"
+    ran = " and ".join(names.get(branch, f"number {branch}") for branch in branches)
+    raise BayesDiffError(f"a call with cfg {scale:g} ran the {ran} prompt, a positive and a"
+                         " negative one were expected (at cfg 1 the positive one alone): remove"
+                         " start and end percents from the prompts, or use mode free.")

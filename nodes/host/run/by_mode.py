@@ -3,11 +3,13 @@
 import functools
 from typing import NamedTuple
 
+import torch
 from comfy.samplers import sampler_object
 
 from ....bayesdiff_core.checks import BayesDiffError
 from ....bayesdiff_core.deviations import NOISE_MODELS
 from ....bayesdiff_core.llla import Llla
+from ....bayesdiff_core.scores import STILL, is_still
 from ....bayesdiff_core.skip_schedule import Schedule
 from ....bayesdiff_core.trajectory import mixed_seed
 from .check import with_check
@@ -16,7 +18,7 @@ from .modes import free, paper
 from .modes.deviations import Request
 from .modes.deviations import observe as observe_deviations
 from .predictor import Predictor, why_no_features
-from .sampling import Observer
+from .sampling import Observation, Observer, SamplerRun
 
 SHARES = {"light": 0.2, "accurate": 0.5}  # extra calls as a share of the steps
 PAPER_RULES = paper.PAPER_RULES
@@ -55,6 +57,9 @@ class Taken(NamedTuple):
 
 def taken(mode: str, posterior: Llla | None, sampler, guider=None) -> Taken:
     """The mode that a run takes. sampler: a SAMPLER, or its name; guider: where one is given."""
+    if mode not in MODES:  # through a link anything can come
+        raise BayesDiffError(f"mode is {str(mode)[:80]!r}, one of {', '.join(MODES)} was expected:"
+                             " unlink it, or choose one of these.")
     if isinstance(sampler, str):
         check_names(sampler)
     if mode == "auto" and posterior is None:
@@ -80,7 +85,13 @@ def observer(mode: str, model, posterior: Llla | None, seeds: list[int],
              options: Options) -> Observer:
     """Of a mode other than auto, with the check that follows it."""
     watching = _watching(mode, model, posterior, seeds, options)
-    return watching._replace(observe=with_check(watching.observe, options.check, watching.tap))
+    checked = with_check(watching.observe, options.check, watching.tap)
+    return watching._replace(observe=functools.partial(_told_if_still, checked))
+
+
+def _told_if_still(observe, run: SamplerRun) -> tuple[torch.Tensor, Observation]:
+    x, seen = observe(run)
+    return x, seen._replace(notes=(*seen.notes, STILL)) if is_still(seen.trajectory) else seen
 
 
 def _watching(mode: str, model, posterior: Llla | None, seeds: list[int],

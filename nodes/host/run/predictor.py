@@ -10,7 +10,7 @@ import torch
 from ....bayesdiff_core.checks import BayesDiffError
 from ....bayesdiff_core.llla import Llla
 from ....bayesdiff_core.posterior import Predictive
-from ..network.feature_tap import UNCOND, FeatureTap, guided
+from ..network.feature_tap import COND, UNCOND, Chunk, FeatureTap, guided
 from ..network.last_layers import last_layer_of
 from ..network.layer_probe import check_posterior, checkpoint_warning, fingerprint
 from ..network.parameterization import slope
@@ -50,7 +50,7 @@ class Predictor:
                                  " caches make it do: bypass that node, or use mode free.")
         mask = _mask(run, sigma, question.kwargs)
         if foreign:
-            _check_guidance(run.guider, question.guidance, answer.denoised, mask)
+            _check_guidance(run.guider, chunks, question.guidance, answer.denoised, mask)
         cfg = question.guidance[0].scale if question.guidance else run.guider.cfg
         like = chunks[0].features[:0].to(x.device)  # another card may have had this prompt
         self._look(run, chunks, question.options, like)
@@ -91,10 +91,13 @@ def why_no_features(guider) -> str | None:
     return f"the guider {type(guider).__name__} may combine its prompts in its own way"
 
 
-def _check_guidance(guider, guidance: list[Guidance], denoised: torch.Tensor, mask) -> None:
-    """Of another guider: it must give out what one plain CFG gave, with whatever scale."""
+def _check_guidance(guider, chunks: tuple[Chunk, ...], guidance: list[Guidance],
+                    denoised: torch.Tensor, mask) -> None:
+    """Of another guider: it must give out what one plain CFG of the two prompts gave, with whatever
+    scale."""
     drawn = torch.as_tensor(mask, device=denoised.device) == 1
     if len(guidance) != 1 or not guidance[0].plain \
+            or not {chunk.branch for chunk in chunks} <= {COND, UNCOND} \
             or ((guidance[0].denoised != denoised) & drawn).any():
         raise BayesDiffError(f"the guider {type(guider).__name__} combines its prompts in its own"
                              " way: use CFGGuider, BasicGuider, one that only changes the scale, or"

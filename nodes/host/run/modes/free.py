@@ -11,8 +11,6 @@ from ..sampling import Observation, SamplerRun
 
 SILENT = ("the sampler does not tell how the picture changes, so its model calls were observed"
           " instead; steps that it does not report are not kept")
-STILL = ("the scores say nothing: the picture did not change in the last steps, as far as the"
-         " sampler shows. Choose another sampler, more steps, or a mode with a posterior")
 
 
 def observe(run: SamplerRun, seeds: list[int],
@@ -33,18 +31,16 @@ def observe(run: SamplerRun, seeds: list[int],
 
     def callback(info: dict) -> None:
         recording.see(info["denoised"], info["i"], compare=overheard is not None)
-        x = info["x"]
+        x, told = info["x"], info
         if overheard and info["i"] < len(run.levels):
-            x = overheard.entering(float(run.levels[info["i"]]), x)
+            level = run.levels[info["i"]]
+            x, told = overheard.entering(float(level), x), {"sigma": level, **info}
         if x is not None:
-            recording.add_entering(info, lambda: (x, recording.tail()))
+            recording.add_entering(told, lambda: (x, recording.tail()))
         run.callback({**info, "variance": recording.recent})
 
     x = run.go(model=StandIn(run.model, call, overheard and overheard.hear), callback=callback)
     if overheard and recording.reports < 2:
         recording.rely_on(overheard.estimates)
         notes.append(SILENT)
-    trajectory = recording.finish(x)
-    if not trajectory.late.any():
-        notes.append(STILL)
-    return x, Observation(trajectory, calls, notes=tuple(notes))
+    return x, Observation(recording.finish(x), calls, notes=tuple(notes))
