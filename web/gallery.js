@@ -4,6 +4,7 @@ import { app } from "../../scripts/app.js";
 import { addPanel, button, element, fileURL, nodeOf, setWidget, short, svg, valuesOf, widgetOf }
   from "./panel.js";
 import { Lightbox } from "./lightbox.js";
+import { rendering } from "./viewer.js";
 import { say, translated } from "./words.js";
 
 const HEIGHT = 320;
@@ -32,7 +33,7 @@ class Gallery {
       element("div", { class: "bayesdiff-row" },
         button(say("previous"), "‹", () => this.enlarge(this.shown - 1)),
         button(say("next"), "›", () => this.enlarge(this.shown + 1)), this.title));
-    this.root = element("div", { class: "bayesdiff-gallery" }, ...above, this.words, this.list,
+    this.root = element("div", { class: "bayesdiff-gallery", "data-empty": "" }, ...above, this.words, this.list,
       this.large);
     this.lightbox = new Lightbox(this.root, this.large, () => this.canvas,
       () => `bayesdiff_${this.order[this.shown] + 1}`);
@@ -41,6 +42,7 @@ class Gallery {
   /** pictures: {file, score, title}; order: their places, as they are to be shown. */
   fill(pictures, order) {
     Object.assign(this, { pictures, order });
+    this.root.toggleAttribute("data-empty", false);
     this.cards = pictures.map((picture, index) => element("button", {
       type: "button", class: "bayesdiff-card", title: picture.title,
       onclick: (event) => this.clicked(index, event.detail),
@@ -74,7 +76,7 @@ class Gallery {
     image.src = fileURL(file);
     await image.decode();
     Object.assign(this.canvas, { width: image.width, height: image.height });
-    this.canvas.style.imageRendering = image.width < 200 ? "pixelated" : "auto";
+    this.canvas.style.imageRendering = rendering(image.width, image.height);
     this.canvas.getContext("2d").drawImage(image, 0, 0);
     this.canvas.setAttribute("aria-label", title);
     this.title.textContent = title;

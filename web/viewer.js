@@ -6,7 +6,7 @@ import { Lightbox } from "./lightbox.js";
 import { dropPainted, editMask, isPainted } from "./mask.js";
 import { comparisonOf, heatmapsOf, isSampler, repairButton, repairedOf } from "./repair.js";
 import { stepWarning } from "./schedule.js";
-import { say } from "./words.js";
+import { say, translated } from "./words.js";
 
 const HEIGHT = 330;
 const FRAME_TIME = 350; // ms, when playing
@@ -81,7 +81,9 @@ class Viewer {
       onpointerup: peek(false), onpointercancel: peek(false),
       ondblclick: () => this.now && this.lightbox.open(),
     });
-    this.hint = element("div", { class: "bayesdiff-hint" }, say("noMap"));
+    this.cost = element("div");
+    this.hint = element("div", { class: "bayesdiff-hint" }, say("noMap"), this.cost);
+    this.notes = element("div", { class: "bayesdiff-notes" });
     this.stepSlider = slider(say("steps"), 0, 1, () => this.go({ frame: +this.stepSlider.value }));
     this.opacitySlider = slider(say("opacity"), 1, 0.05, () => {
       this.setOpacity(+this.opacitySlider.value);
@@ -104,7 +106,7 @@ class Viewer {
     this.dropButton = onMask("dropMask", dropPainted);
     const body = element("div", { class: "bayesdiff-body" }, this.warning,
       element("div", { class: "bayesdiff-stage" }, this.canvas, this.hint),
-      this.words,
+      this.words, this.notes,
       element("div", { class: "bayesdiff-row" },
         button(say("previous"), "‹", () => this.go({ image: this.at.image - 1 })), this.count,
         button(say("next"), "›", () => this.go({ image: this.at.image + 1 })),
@@ -131,6 +133,7 @@ class Viewer {
     const viewer = told?.viewer ?? told;
     if (!viewer?.images?.length) return;
     this.stop();
+    this.notes.textContent = translated((told.notes ?? []).join("\n"));
     this.take(viewer, viewer.images);
     this.at.frame = this.frames(this.at.image).length - 1;
     this.draw();
@@ -198,7 +201,7 @@ class Viewer {
     this.now = { ...now, after, width, height, sheet, left, codes: codes(sheet, left, width, height) };
     this.layer = this.colored();
     Object.assign(this.canvas, { width, height });
-    this.canvas.style.imageRendering = Math.max(width, height) < 200 ? "pixelated" : "auto";
+    this.canvas.style.imageRendering = rendering(width, height);
     this.offerMask();
     this.bar.title = say("range", { low: short(now.low), high: short(now.high) });
     this.paint();
@@ -229,6 +232,8 @@ class Viewer {
     context.clip();
     context.drawImage(after, 0, 0, width, height);
     context.restore();
+    context.fillStyle = "#fff";
+    context.fillRect(edge, 0, Math.max(width / 256, 0.5), height);
   }
 
   colored() {
@@ -327,6 +332,12 @@ class Viewer {
   }
 }
 
+/** Small pictures as their pixels are; a preview of a latent would be a mosaic. */
+export function rendering(width, height) {
+  const side = Math.max(width, height);
+  return side >= 48 && side < 200 ? "pixelated" : "auto";
+}
+
 const sheets = new Map(); // the last few, by address
 
 function loaded(url) {
@@ -362,5 +373,11 @@ api.addEventListener("executed", ({ detail }) => {
   const made = nodeAt(detail.display_node ?? detail.node);
   comparing(made, made).forEach((viewer) => viewer.compare(repairedOf(detail.output)));
 });
+
+/** What a run of the node will cost, where there is no picture yet. */
+export function tellCost(node, words) {
+  const viewer = viewers.get(node);
+  if (viewer) viewer.cost.textContent = words;
+}
 
 export const addViewer = (node) => new Viewer(node);
