@@ -160,14 +160,8 @@ class Viewer {
     this.draw();
   }
 
-  /** Of an image: its steps, and last the result as the node has made it. */
   frames(image) {
-    const { steps, result, forming } = this.images[image];
-    if (forming) return forming;
-    const columns = (sheet) => (sheet?.frames ?? []).map((frame, column, all) =>
-      ({ ...frame, column, columns: all.length, file: sheet.file }));
-    const before = columns(steps);
-    return result ? [...before.slice(0, -1), ...columns(result)] : before;
+    return framesOf(this.images[image]);
   }
 
   go({ image = this.at.image, frame = this.at.frame }) {
@@ -195,11 +189,10 @@ class Viewer {
       this.words.textContent = say("gone");
       return;
     }
-    const width = sheet.width / now.columns, height = sheet.height / 2;
-    const left = now.column * width;
     this.splitRow.hidden = !after;
-    this.now = { ...now, after, width, height, sheet, left, codes: codes(sheet, left, width, height) };
-    this.layer = this.colored();
+    this.now = { ...now, after, ...read(sheet, now) };
+    const { width, height } = this.now;
+    this.layer = colored(this.now, this.colors);
     Object.assign(this.canvas, { width, height });
     this.canvas.style.imageRendering = rendering(width, height);
     this.offerMask();
@@ -234,20 +227,6 @@ class Viewer {
     context.restore();
     context.fillStyle = "#fff";
     context.fillRect(edge, 0, Math.max(width / 256, 0.5), height);
-  }
-
-  colored() {
-    const { width, height, codes, top, low, high } = this.now;
-    const layer = element("canvas", { width, height });
-    const pixels = new ImageData(width, height);
-    const last = this.colors.length - 1;
-    const span = high - low > 1e-5 * high ? high - low : Infinity;
-    codes.forEach((code, place) => {
-      const part = Math.min(Math.max(((code / 65535) * top - low) / span, 0), 1);
-      pixels.data.set(this.colors[Math.round(part * last)], 4 * place);
-    });
-    layer.getContext("2d").putImageData(pixels, 0, 0);
-    return layer;
   }
 
   caption(extra = "") {
@@ -349,6 +328,48 @@ function loaded(url) {
   }
   return sheets.get(url);
 }
+
+/** Of an image: its steps, and last the result as the node has made it. */
+function framesOf({ steps, result, forming }) {
+  if (forming) return forming;
+  const columns = (sheet) => (sheet?.frames ?? []).map((frame, column, all) =>
+    ({ ...frame, column, columns: all.length, file: sheet.file }));
+  const before = columns(steps);
+  return result ? [...before.slice(0, -1), ...columns(result)] : before;
+}
+
+/** Where a frame is in its sheet, and its map. */
+function read(sheet, { column, columns }) {
+  const width = sheet.width / columns, height = sheet.height / 2, left = column * width;
+  return { sheet, left, width, height, codes: codes(sheet, left, width, height) };
+}
+
+function colored({ width, height, codes, top, low, high }, colors) {
+  const layer = element("canvas", { width, height });
+  const pixels = new ImageData(width, height);
+  const last = colors.length - 1;
+  const span = high - low > 1e-5 * high ? high - low : Infinity;
+  codes.forEach((code, place) => {
+    const part = Math.min(Math.max(((code / 65535) * top - low) / span, 0), 1);
+    pixels.data.set(colors[Math.round(part * last)], 4 * place);
+  });
+  layer.getContext("2d").putImageData(pixels, 0, 0);
+  return layer;
+}
+
+/** The maps of results alone, by one measure, as they stand side by side; null where one is gone. */
+export function mapsOf(images, colors) {
+  const frames = images.map((image) => framesOf(image).at(-1));
+  const low = Math.min(...frames.map((frame) => frame.low));
+  const high = Math.max(...frames.map((frame) => frame.high));
+  return frames.map(async (frame) => {
+    const sheet = await loaded(fileURL(frame.file)).catch(() => null);
+    return sheet && colored({ ...frame, ...read(sheet, frame), low, high }, colors);
+  });
+}
+
+/** What the viewer of a node shows: its images and how their maps look. */
+export const shownBy = (node) => viewers.get(node);
 
 /** Deviations of one column, in 65535ths of its greatest. */
 function codes(sheet, left, width, height) {
