@@ -7,7 +7,7 @@ import { setIdle } from "./quiet.js";
 import { tellCost } from "./viewer.js";
 import { say, translated } from "./words.js";
 
-const HEIGHT = 66;
+const HEIGHT = 76;
 const WIDGETS = ["mode", "skip_schedule", "skip_interval", "uncertain_steps", "probe_levels",
   "deviations", "mc_samples", "paper_rule", "noise_model", "keep_steps", "check"];
 const STOCK = ["steps", "sampler_name", "scheduler", "denoise"];
@@ -94,8 +94,9 @@ class Strip {
     this.words.toggleAttribute("data-error", Boolean(error));
     this.ticks.setAttribute("aria-label", `${mode}: ${this.words.textContent}`);
     this.words.title = error ?? say(done ? "costWasTitle" : "costIsTitle");
-    setIdle(this.node, this.widget, !error && !marked.size);
-    tellCost(this.node, error ? "" : sentence(this.words.textContent));
+    const idle = !error && !marked.size;
+    setIdle(this.node, this.widget, idle);
+    tellCost(this.node, idle ? sentence(this.words.textContent) : "");
   }
 }
 
