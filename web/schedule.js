@@ -7,7 +7,7 @@ import { setIdle } from "./quiet.js";
 import { tellCost } from "./viewer.js";
 import { say, translated } from "./words.js";
 
-const HEIGHT = 76;
+const HEIGHT = 84;
 const WIDGETS = ["mode", "skip_schedule", "skip_interval", "uncertain_steps", "probe_levels",
   "deviations", "mc_samples", "paper_rule", "noise_model", "keep_steps", "check"];
 const STOCK = ["steps", "sampler_name", "scheduler", "denoise"];

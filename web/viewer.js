@@ -102,6 +102,8 @@ class Viewer {
       made.hidden = true;
       return made;
     };
+    this.enlargeButton = button(say("enlarge"), "⤢", () => this.lightbox.open());
+    this.enlargeButton.className = "bayesdiff-enlarge";
     this.editButton = onMask("editMask", editMask);
     this.dropButton = onMask("dropMask", dropPainted);
     const body = element("div", { class: "bayesdiff-body" }, this.warning,
@@ -111,7 +113,7 @@ class Viewer {
         button(say("previous"), "‹", () => this.go({ image: this.at.image - 1 })), this.count,
         button(say("next"), "›", () => this.go({ image: this.at.image + 1 })),
         this.playButton, this.stepSlider,
-        button(say("enlarge"), "⤢", () => this.lightbox.open())),
+        this.enlargeButton),
       element("div", { class: "bayesdiff-row" }, element("span", {}, say("sure")), this.bar,
         element("span", {}, say("unsure")), this.opacitySlider),
       this.splitRow,
