@@ -1,4 +1,4 @@
-"""How panels look: that nothing is cut off, too small, too pale, or jumps between the kinds of nodes.
+"""How panels look: nothing is cut off, too small, too pale, or jumps between the kinds of nodes.
 
 In one kind of nodes and one theme; with BAYESDIFF_LOOKS=1 in all of them. The pictures to look at
 are in screenshots/.
@@ -52,7 +52,9 @@ FAULTS = """() => {
         const say = (what, each) => faults.push(`${what}: ${each.outerHTML.slice(0, 160)}`);
         for (const each of all) {
             const words = [...each.childNodes].some((n) => n.nodeType === 3 && n.data.trim());
-            if (words && each.clientWidth && each.scrollWidth > each.clientWidth + 1) say("cut", each);
+            if (words && each.clientWidth && each.scrollWidth > each.clientWidth + 1) {
+                say("cut", each);
+            }
             if (words && each.clientHeight && each.scrollHeight > each.clientHeight + 2) {
                 say("low", each);
             }
@@ -77,7 +79,8 @@ FAULTS = """() => {
         }
         const box = root.getBoundingClientRect();
         for (const each of root.querySelectorAll(".bayesdiff-body > *")) {
-            if (shown(each) && each.getBoundingClientRect().bottom > box.bottom + 1) say("out", each);
+            const { bottom } = each.getBoundingClientRect();
+            if (shown(each) && bottom > box.bottom + 1) say("out", each);
         }
     }
     return faults;
