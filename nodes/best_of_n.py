@@ -212,7 +212,7 @@ def _results(best: list[Resumable], runs: list[Resumable], plan: list[Stop], lat
                          trajectory, seeds, ", ".join(map(str, seeds)), final,
                          as_text(report), latent,
                          ui={**ui.PreviewText(text).as_dict(), **reported(report),
-                             "bayesdiff": [_shown(best, runs)]})
+                             "bayesdiff": [_shown(best, runs, trajectory)]})
 
 
 def _ties(runs: list[Resumable], plan: list[Stop]) -> list[str]:
@@ -226,11 +226,14 @@ def _ties(runs: list[Resumable], plan: list[Stop]) -> list[str]:
     return notes
 
 
-def _shown(best: list[Resumable], runs: list[Resumable]) -> dict:
-    """Every seed with its picture, for web/gallery.js."""
+def _shown(best: list[Resumable], runs: list[Resumable], trajectory) -> dict:
+    """Every seed with its picture, the finished ones with their maps, for web/gallery.js."""
     pictures = viewer.shown(viewer.of_latents, [run.looks for run in runs],
                             best[0].observation.trajectory) or [None] * len(runs)
-    return {"runs": [{"seed": str(run.seed),
+    seen = viewer.shown(viewer.of_trajectory, trajectory) or {"images": [], "colors": []}
+    maps = {run.seed: image for run, image in zip(best, seen["images"])}
+    return {"colors": seen["colors"],
+            "runs": [{"seed": str(run.seed),
                       "score": run.scores[-1] if math.isfinite(run.scores[-1]) else None,
-                      "dropped_at": run.dropped_at, "file": file}
+                      "dropped_at": run.dropped_at, "file": file, "map": maps.get(run.seed)}
                      for run, file in zip(runs, pictures)]}

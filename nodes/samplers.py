@@ -255,6 +255,7 @@ def results(latent: dict, latent_image: dict, seen: Observation, mode: Taken,
     if mode.mode != "free":
         lines.append(f"variance of the posterior, summed: {_numbers(report['summed_variance'])}")
     shown = {"viewer": viewer.shown(viewer.of_trajectory, trajectory),
+             "notes": notes,
              "schedule": {"mode": mode.mode, "steps": len(trajectory.sigmas) - 1,
                           "uncertain": list(seen.uncertain),
                           "calls": seen.calls, "extra_calls": seen.extra_calls,

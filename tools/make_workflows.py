@@ -18,11 +18,12 @@ EXAMPLES = REPOSITORY / "example_workflows"
 BLUEPRINTS = REPOSITORY / "subgraphs"
 TITLE, SLOT, WIDGET, GAP = 30, 20, 24, 30  # heights, as the front end draws them
 # What a node shows below its widgets: a report, a picture, lines of text.
-EXTRA = {"BayesDiff_KSampler": 480, "BayesDiff_SamplerCustom": 480, "BayesDiff_BestOfN": 420,
+EXTRA = {"BayesDiff_KSampler": 400, "BayesDiff_SamplerCustom": 400, "BayesDiff_BestOfN": 420,
          "BayesDiff_ResampleFromTimestep": 160, "BayesDiff_RepairWhereUnsure": 160,
          "BayesDiff_UncertaintyScore": 160, "BayesDiff_UncertaintyScoreFilter": 420,
-         "BayesDiff_LLLAFit": 370, "BayesDiff_LLLASave": 160, "BayesDiff_UncertaintyHeatmap": 340,
-         "SaveImage": 230, "PreviewImage": 230, "MaskPreview": 230, "CLIPTextEncode": 90}
+         "BayesDiff_LLLAFit": 370, "BayesDiff_LLLASave": 160, "BayesDiff_UncertaintyHeatmap": 520,
+         "SaveImage": 230, "PreviewImage": 230, "MaskPreview": 230, "ImageCompare": 300,
+         "CLIPTextEncode": 90}
 COLORS = {"BayesDiff_": ("#2a3343", "#1d2633"), "MarkdownNote": ("#432", "#653")}
 
 
@@ -55,7 +56,7 @@ class Graph:
         self._close_column()
         self._x, self._y, self._width = self._x + self._width + 80, TITLE + 50, width
         self.groups.append({"id": len(self.groups) + 1, "title": title, "bounding": [],
-                            "color": "#3f789e", "font_size": 24, "flags": {}})
+                            "color": "#8ab4d1", "font_size": 24, "flags": {}})
 
     def _close_column(self) -> None:
         if self.groups:
@@ -76,7 +77,8 @@ class Graph:
                   if name not in names]
         outputs = [{"name": name, "type": port, "slot_index": slot, "links": []}
                    for slot, (name, port) in enumerate(zip(info["output_name"], info["output"]))]
-        height = SLOT * max(len(inputs), len(outputs)) + WIDGET * len(values) + 20
+        shown = [name for name in names if not known.get(name, (None, {}))[1].get("advanced")]
+        height = SLOT * max(len(inputs), len(outputs)) + WIDGET * len(shown) + 20
         data = self._place(kind, height + EXTRA.get(kind, 0), inputs, outputs, values, title)
         if models:
             data["properties"]["models"] = models

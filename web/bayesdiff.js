@@ -10,7 +10,8 @@ import { addViewer } from "./viewer.js";
 
 const report = (node) => addReport(node);
 const shortReport = (node) => addReport(node, { height: 70, grows: false });
-const sampler = [addSchedule, addViewer, shortReport];
+const foldedReport = (node) => addReport(node, { height: 90, grows: false, advanced: true });
+const sampler = [addSchedule, addViewer, foldedReport];
 
 const PANELS = {
   BayesDiff_ModelInfo: [report],

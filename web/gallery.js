@@ -4,10 +4,13 @@ import { app } from "../../scripts/app.js";
 import { addPanel, button, element, fileURL, nodeOf, setWidget, short, svg, valuesOf, widgetOf }
   from "./panel.js";
 import { Lightbox } from "./lightbox.js";
+import { sortedSampler } from "./repair.js";
+import { mapsOf, rendering, shownBy } from "./viewer.js";
 import { say, translated } from "./words.js";
 
 const HEIGHT = 320;
 const BINS = 24;
+const LEAST_SIDE = 76, MOST_SIDE = 256, LINE = 24; // pixels, of a card and of the words above
 const FILTER = "BayesDiff_UncertaintyScoreFilter";
 const PICKED = "picked";
 const WIDGETS = ["criterion", "z", "percent", "keep", "threshold", "allow_empty", "groups",
@@ -18,36 +21,63 @@ class Gallery {
   constructor(node, ...above) {
     this.node = node;
     this.cards = [];
+    this.opacity = 0.8; // of maps
     this.sides = [element("div", { class: "bayesdiff-cards" }),
       element("div", { class: "bayesdiff-cards bayesdiff-rejected" })];
     this.list = element("div", { class: "bayesdiff-list", "data-capture-wheel": "true" },
       ...this.sides);
+    new ResizeObserver(() => this.fit()).observe(this.list);
     this.words = element("div", { class: "bayesdiff-caption", "aria-live": "polite" },
       say("noScores"));
-    this.canvas = element("canvas", { tabindex: 0, role: "img",
-      onkeydown: (event) => this.key(event) });
+    const peek = (on) => () => { this.peeking = on; this.paint(); };
+    this.canvas = element("canvas", { tabindex: 0, role: "img", title: say("peek"),
+      onkeydown: (event) => this.key(event), onpointerdown: peek(true), onpointerup: peek(false),
+      onpointerleave: peek(false) });
     this.title = element("div", { class: "bayesdiff-caption" });
     this.large = element("div", { class: "bayesdiff-body bayesdiff-large" },
       element("div", { class: "bayesdiff-stage" }, this.canvas),
       element("div", { class: "bayesdiff-row" },
         button(say("previous"), "‹", () => this.enlarge(this.shown - 1)),
         button(say("next"), "›", () => this.enlarge(this.shown + 1)), this.title));
-    this.root = element("div", { class: "bayesdiff-gallery" }, ...above, this.words, this.list,
+    this.root = element("div", { class: "bayesdiff-gallery", "data-empty": "" }, ...above, this.words, this.list,
       this.large);
     this.lightbox = new Lightbox(this.root, this.large, () => this.canvas,
       () => `bayesdiff_${this.order[this.shown] + 1}`);
   }
 
-  /** pictures: {file, score, title}; order: their places, as they are to be shown. */
+  /** pictures: {file, score, title, map}, that a promise; order: their places, as they are to be
+   * shown. */
   fill(pictures, order) {
     Object.assign(this, { pictures, order });
+    this.root.toggleAttribute("data-empty", false);
     this.cards = pictures.map((picture, index) => element("button", {
-      type: "button", class: "bayesdiff-card", title: picture.title,
+      type: "button", class: "bayesdiff-card", title: `${picture.title}${picture.hint ?? ""}`,
       onclick: (event) => this.clicked(index, event.detail),
     },
     picture.file ? element("img", { src: fileURL(picture.file), alt: "", draggable: "false" })
       : element("span", {}, `${index + 1}`),
     element("span", { class: "bayesdiff-score" }, short(picture.score))));
+    pictures.forEach(async ({ file, map }, index) => {
+      const card = this.cards[index], layer = file && await map;
+      if (!layer) return;
+      pictures[index].layer = layer;
+      layer.className = "bayesdiff-map";
+      layer.style.opacity = this.opacity;
+      card.firstChild.after(layer);
+    });
+  }
+
+  /** Pictures as large as they all fit. */
+  fit() {
+    const { offsetWidth: width, offsetHeight: height } = this.list;
+    const counts = this.sides.map((side) => side.querySelectorAll(".bayesdiff-card").length)
+      .filter(Boolean);
+    const most = Math.max(Math.floor(width / LEAST_SIDE), 1);
+    let columns = Math.min(Math.ceil(width / MOST_SIDE), most);
+    const taken = () => counts.reduce((sum, count) =>
+      sum + LINE + Math.ceil(count / columns) * (width / columns), 0);
+    while (columns < most && taken() > height) columns += 1;
+    this.list.style.setProperty("--columns", columns);
   }
 
   /** groups: two of {words, members}, or null. */
@@ -57,6 +87,7 @@ class Gallery {
       this.sides[side].replaceChildren(...(group ? [element("span", {}, group.words)] : []),
         ...this.order.filter((index) => here.has(index)).map((index) => this.cards[index]));
     });
+    this.fit();
   }
 
   /** A double click comes after two single ones, which are to leave no trace. */
@@ -74,11 +105,24 @@ class Gallery {
     image.src = fileURL(file);
     await image.decode();
     Object.assign(this.canvas, { width: image.width, height: image.height });
-    this.canvas.style.imageRendering = image.width < 200 ? "pixelated" : "auto";
-    this.canvas.getContext("2d").drawImage(image, 0, 0);
+    this.canvas.style.imageRendering = rendering(image.width, image.height);
     this.canvas.setAttribute("aria-label", title);
-    this.title.textContent = title;
+    this.title.textContent = this.cards[index].ariaLabel ?? title;
+    this.image = image;
+    this.paint();
     this.lightbox.open();
+  }
+
+  /** The picture, and unless it is peeked at bare its map over it. */
+  paint() {
+    if (!this.image) return;
+    const { width, height } = this.canvas, context = this.canvas.getContext("2d");
+    const { layer } = this.pictures[this.order[this.shown]];
+    context.globalAlpha = 1;
+    context.drawImage(this.image, 0, 0);
+    if (!layer || this.peeking) return;
+    context.globalAlpha = this.opacity;
+    context.drawImage(layer, 0, 0, width, height);
   }
 
   key(event) {
@@ -111,7 +155,12 @@ class FilterGallery extends Gallery {
     this.report = report;
     this.key = this.asked();
     const { scores, thumbnails } = report;
+    // The map of each, where the scores are of a sampler's own images.
+    const { images, colors, opacity } = shownBy(sortedSampler(this.node)) ?? {};
+    const maps = images?.length === scores.length ? mapsOf(images, colors) : [];
+    this.opacity = opacity;
     this.fill(scores.map((score, index) => ({ score, file: thumbnails?.[index],
+      map: maps[index], hint: say("cardHint"),
       title: say("card", { image: index + 1, score: short(score, 4) }) })),
     scores.map((_, index) => index).sort((a, b) => scores[a] - scores[b]));
     this.draw(report);
@@ -285,16 +334,17 @@ class SeedGallery extends Gallery {
     this.words.textContent = say("noSeeds");
     addPanel(node, "gallery", this.root, {
       height: HEIGHT,
-      show: (output) => this.show(output.bayesdiff?.[0]?.runs),
+      show: (output) => this.show(output.bayesdiff?.[0] ?? {}),
     });
   }
 
-  show(runs) {
+  show({ runs, colors }) {
     if (!runs?.length) return;
     const finished = runs.map((_, index) => index).filter((index) => runs[index].dropped_at == null);
     const dropped = runs.map((_, index) => index).filter((index) => runs[index].dropped_at != null);
     const late = (index) => runs[index].dropped_at ?? Infinity; // scores of one step compare
-    this.fill(runs.map((run) => ({ file: run.file, score: run.score,
+    const maps = mapsOf(finished.flatMap((index) => runs[index].map ?? []), colors);
+    this.fill(runs.map((run) => ({ file: run.file, score: run.score, map: run.map && maps.shift(),
       title: say(run.dropped_at == null ? "seed" : "droppedSeed",
         { seed: run.seed, score: short(run.score, 4), step: run.dropped_at }) })),
     [...finished, ...dropped].sort((a, b) => late(b) - late(a)

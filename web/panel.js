@@ -5,6 +5,7 @@ import { translated } from "./words.js";
 
 const STYLE = new URL("./panel.css", import.meta.url).href;
 const MARGIN = 20; // that the canvas leaves around an element, above and below together
+const SPARE = 50; // what Nodes 2.0 adds below: a panel that grows gives it, so that no node does
 const KEYS = new Set([" ", "Enter", "Escape", "Tab", "ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown"]);
 const MIDDLE = 1, RIGHT = 2;
 const panels = new Set();
@@ -86,23 +87,29 @@ function once(act) {
  * Adds `root` to the node as a widget that is saved nowhere.
  * show(output): called with what the node's last run told, also when a workflow is opened again.
  * grows: whether it takes more than its height when the node is made larger.
+ * advanced: whether it is folded away with the node's advanced inputs.
  * restored(outputs): called with what all nodes' runs told, when a workflow is opened again.
  * look(): called when the node's widgets or links, or anything in the graph, may have changed.
  */
-export function addPanel(node, name, root, { height, grows = true, show, look, restored }) {
+export function addPanel(node, name, root, {
+  height, grows = true, advanced = false, show, look, restored,
+}) {
   root.classList.add("bayesdiff-panel");
   const error = element("div", { class: "bayesdiff-error", role: "alert" });
   // The style in each panel, not once in the page: that belongs to all packs. It is loaded once.
   root.append(error, element("link", { rel: "stylesheet", href: STYLE }));
-  root.style.minHeight = `${height - MARGIN}px`; // Nodes 2.0 asks the element, not the widget
+  // Nodes 2.0 asks the element, not the widget.
+  root.style.minHeight = `${height - MARGIN - (grows ? SPARE : 0)}px`;
   if (!grows) root.style.maxHeight = root.style.minHeight;
   shareWithCanvas(root);
   const widget = node.addDOMWidget(name, `bayesdiff_${name}`, root, {
     serialize: false,
     hideOnZoom: false,
     getMinHeight: () => height,
-    ...(grows ? {} : { getMaxHeight: () => height }),
+    ...(advanced ? { advanced } : {}),
   });
+  // In Nodes 2.0 all that could grow share what room there is.
+  if (!grows) Object.assign(widget, { computeLayoutSize: undefined, computeSize: () => [0, height] });
   widget.serialize = false; // neither a prompt nor a saved workflow holds it
   const panel = { node, root, error, grows, restored, show: show && ((output) => {
     root.toggleAttribute("data-stale", false);

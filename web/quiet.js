@@ -51,19 +51,29 @@ const inClassic = () => !window.LiteGraph?.vueNodesMode;
 
 const hiding = new WeakMap(); // by node
 
+/** A panel of a node that has nothing to tell is not shown. */
+export function setIdle(node, widget, idle) {
+  if (widget.idle === idle) return;
+  widget.idle = idle;
+  hiding.get(node)?.();
+}
+
 /** Hides; to be called again when a widget changes. */
 export function keepQuiet(node) {
   const used = USED[node.comfyClass] ?? {};
   const hide = () => {
     const values = Object.fromEntries((node.widgets ?? []).map(({ name, value }) => [name, value]));
+    if (values.mode === "auto" && !linkInto(node, "posterior")) values.mode = "free"; // is taken then
     for (const widget of node.widgets ?? []) {
       const linked = linkInto(node, widget.name);
-      const idle = !linked && used[widget.name]?.(values) === false;
-      const folded = !linked && inClassic() && widget.options?.advanced && !node.properties[SHOWN];
+      const idle = !linked && (used[widget.name]?.(values) === false || widget.idle === true);
+      const folded = !linked && widget.options?.advanced && !node.properties[SHOWN];
       widget.hidden = Boolean(idle || folded);
-      // Nodes 2.0 folds by itself, and looks at what its store holds.
+      // Nodes 2.0 folds by itself, and looks at what its store holds; that a widget is hidden counts
+      // there for the least height of a node only.
       const options = widget._state?.options ?? widget.options;
-      if (options && used[widget.name] && Boolean(options.hidden) !== idle) options.hidden = idle;
+      const ours = used[widget.name] || "idle" in widget;
+      if (options && ours && Boolean(options.hidden) !== idle) options.hidden = idle;
     }
     hideOutputs(node, defined);
     node.graph?.setDirtyCanvas?.(true, true);

@@ -10,14 +10,21 @@ const SAMPLERS = ["BayesDiff_KSampler", "BayesDiff_SamplerCustom"];
 const HEATMAP = "BayesDiff_UncertaintyHeatmap", REPAIR = "BayesDiff_RepairWhereUnsure";
 const [LATENT, TRAJECTORY] = [0, 2]; // outputs of a sampler
 const SETTINGS = ["seed", "steps", "cfg", "sampler_name", "scheduler"];
+const SCORE = "BayesDiff_UncertaintyScore";
 const GAP = 60;
 
 export const isSampler = ({ comfyClass }) => SAMPLERS.includes(comfyClass);
 
-/** The sampler whose map a node shows, and the node that knows its model and prompts. */
+/** The sampler whose map a node shows. */
 function samplerOf(node) {
   const sampler = isSampler(node) ? node : origin(node, "trajectory");
   return sampler && isSampler(sampler) ? sampler : null;
+}
+
+/** The sampler whose images a filter sorts, by their scores; they may come by way of a node. */
+export function sortedSampler(filter) {
+  const from = origin(filter, "trajectory") ?? origin(filter, "scores");
+  return from && (from.comfyClass === SCORE || isSampler(from)) ? samplerOf(from) : null;
 }
 
 export const repairButton = (node) =>

@@ -2,7 +2,7 @@
 import { addPanel, element } from "./panel.js";
 import { say, translated } from "./words.js";
 
-export function addReport(node, { height = 150, grows = true } = {}) {
+export function addReport(node, { height = 150, grows = true, advanced = false } = {}) {
   const box = element("textarea", {
     readonly: "",
     "aria-label": say("report"),
@@ -11,5 +11,5 @@ export function addReport(node, { height = 150, grows = true } = {}) {
   });
   const show = (output) => { box.value = translated((output.text ?? []).join("\n")); };
   addPanel(node, "report", element("div", { class: "bayesdiff-report" }, box),
-    { height, grows, show });
+    { height, grows, advanced, show });
 }

@@ -1,10 +1,13 @@
 // The steps of a sampler as ticks, those with extra calls marked, and what they cost: before the
-// run as the server expects it, after it as it was. What would fail is said before it does.
+// run as the server expects it, after it as it was. What would fail is said before it does. Where no
+// step has extra calls only the cost is said, in the place of the picture until there is one.
 import { api } from "../../scripts/api.js";
-import { addPanel, element, origin, svg, valuesOf } from "./panel.js";
+import { addPanel, element, origin, sentence, svg, valuesOf } from "./panel.js";
+import { setIdle } from "./quiet.js";
+import { tellCost } from "./viewer.js";
 import { say, translated } from "./words.js";
 
-const HEIGHT = 66;
+const HEIGHT = 84;
 const WIDGETS = ["mode", "skip_schedule", "skip_interval", "uncertain_steps", "probe_levels",
   "deviations", "mc_samples", "paper_rule", "noise_model", "keep_steps", "check"];
 const STOCK = ["steps", "sampler_name", "scheduler", "denoise"];
@@ -40,13 +43,14 @@ class Strip {
       viewBox: "0 0 100 20", preserveAspectRatio: "none", role: "img",
     });
     this.words = element("div", { class: "bayesdiff-caption" });
-    addPanel(node, "schedule", element("div", { class: "bayesdiff-schedule" }, this.ticks,
-      this.words), {
+    const root = element("div", { class: "bayesdiff-schedule" }, this.ticks, this.words);
+    this.widget = addPanel(node, "schedule", root, {
       height: HEIGHT,
       grows: false,
       look: () => this.look(),
       show: (output) => this.ran(output.bayesdiff?.[0]?.schedule),
     });
+    setIdle(node, this.widget, true); // until it is known
   }
 
   async look() {
@@ -85,10 +89,14 @@ class Strip {
     const cost = calls ? say(done ? "costWas" : "costIs", { times }) : "";
     const marks = marked.size || !calls ? say("costExtra", { extra, marked: marked.size }) : "";
     const check = after ? say("costCheck", { after }) : "";
-    this.words.textContent = (error && translated(error)) ?? words ?? `${cost}${marks}${say("costSteps", { steps })}${check}`;
+    this.words.textContent = (error && translated(error)) ?? words
+      ?? `${cost}${marks}${say("costSteps", { steps })}${check}`;
     this.words.toggleAttribute("data-error", Boolean(error));
     this.ticks.setAttribute("aria-label", `${mode}: ${this.words.textContent}`);
     this.words.title = error ?? say(done ? "costWasTitle" : "costIsTitle");
+    const idle = !error && !marked.size;
+    setIdle(this.node, this.widget, idle);
+    tellCost(this.node, idle ? sentence(this.words.textContent) : "");
   }
 }
 

@@ -6,7 +6,7 @@ import { Lightbox } from "./lightbox.js";
 import { dropPainted, editMask, isPainted } from "./mask.js";
 import { comparisonOf, heatmapsOf, isSampler, repairButton, repairedOf } from "./repair.js";
 import { stepWarning } from "./schedule.js";
-import { say } from "./words.js";
+import { say, translated } from "./words.js";
 
 const HEIGHT = 330;
 const FRAME_TIME = 350; // ms, when playing
@@ -81,7 +81,9 @@ class Viewer {
       onpointerup: peek(false), onpointercancel: peek(false),
       ondblclick: () => this.now && this.lightbox.open(),
     });
-    this.hint = element("div", { class: "bayesdiff-hint" }, say("noMap"));
+    this.cost = element("div");
+    this.hint = element("div", { class: "bayesdiff-hint" }, say("noMap"), this.cost);
+    this.notes = element("div", { class: "bayesdiff-notes" });
     this.stepSlider = slider(say("steps"), 0, 1, () => this.go({ frame: +this.stepSlider.value }));
     this.opacitySlider = slider(say("opacity"), 1, 0.05, () => {
       this.setOpacity(+this.opacitySlider.value);
@@ -100,16 +102,18 @@ class Viewer {
       made.hidden = true;
       return made;
     };
+    this.enlargeButton = button(say("enlarge"), "⤢", () => this.lightbox.open());
+    this.enlargeButton.className = "bayesdiff-enlarge";
     this.editButton = onMask("editMask", editMask);
     this.dropButton = onMask("dropMask", dropPainted);
     const body = element("div", { class: "bayesdiff-body" }, this.warning,
       element("div", { class: "bayesdiff-stage" }, this.canvas, this.hint),
-      this.words,
+      this.words, this.notes,
       element("div", { class: "bayesdiff-row" },
         button(say("previous"), "‹", () => this.go({ image: this.at.image - 1 })), this.count,
         button(say("next"), "›", () => this.go({ image: this.at.image + 1 })),
         this.playButton, this.stepSlider,
-        button(say("enlarge"), "⤢", () => this.lightbox.open())),
+        this.enlargeButton),
       element("div", { class: "bayesdiff-row" }, element("span", {}, say("sure")), this.bar,
         element("span", {}, say("unsure")), this.opacitySlider),
       this.splitRow,
@@ -131,6 +135,7 @@ class Viewer {
     const viewer = told?.viewer ?? told;
     if (!viewer?.images?.length) return;
     this.stop();
+    this.notes.textContent = translated((told.notes ?? []).join("\n"));
     this.take(viewer, viewer.images);
     this.at.frame = this.frames(this.at.image).length - 1;
     this.draw();
@@ -157,14 +162,8 @@ class Viewer {
     this.draw();
   }
 
-  /** Of an image: its steps, and last the result as the node has made it. */
   frames(image) {
-    const { steps, result, forming } = this.images[image];
-    if (forming) return forming;
-    const columns = (sheet) => (sheet?.frames ?? []).map((frame, column, all) =>
-      ({ ...frame, column, columns: all.length, file: sheet.file }));
-    const before = columns(steps);
-    return result ? [...before.slice(0, -1), ...columns(result)] : before;
+    return framesOf(this.images[image]);
   }
 
   go({ image = this.at.image, frame = this.at.frame }) {
@@ -192,13 +191,12 @@ class Viewer {
       this.words.textContent = say("gone");
       return;
     }
-    const width = sheet.width / now.columns, height = sheet.height / 2;
-    const left = now.column * width;
     this.splitRow.hidden = !after;
-    this.now = { ...now, after, width, height, sheet, left, codes: codes(sheet, left, width, height) };
-    this.layer = this.colored();
+    this.now = { ...now, after, ...read(sheet, now) };
+    const { width, height } = this.now;
+    this.layer = colored(this.now, this.colors);
     Object.assign(this.canvas, { width, height });
-    this.canvas.style.imageRendering = Math.max(width, height) < 200 ? "pixelated" : "auto";
+    this.canvas.style.imageRendering = rendering(width, height);
     this.offerMask();
     this.bar.title = say("range", { low: short(now.low), high: short(now.high) });
     this.paint();
@@ -229,20 +227,8 @@ class Viewer {
     context.clip();
     context.drawImage(after, 0, 0, width, height);
     context.restore();
-  }
-
-  colored() {
-    const { width, height, codes, top, low, high } = this.now;
-    const layer = element("canvas", { width, height });
-    const pixels = new ImageData(width, height);
-    const last = this.colors.length - 1;
-    const span = high - low > 1e-5 * high ? high - low : Infinity;
-    codes.forEach((code, place) => {
-      const part = Math.min(Math.max(((code / 65535) * top - low) / span, 0), 1);
-      pixels.data.set(this.colors[Math.round(part * last)], 4 * place);
-    });
-    layer.getContext("2d").putImageData(pixels, 0, 0);
-    return layer;
+    context.fillStyle = "#fff";
+    context.fillRect(edge, 0, Math.max(width / 256, 0.5), height);
   }
 
   caption(extra = "") {
@@ -327,6 +313,12 @@ class Viewer {
   }
 }
 
+/** Small pictures as their pixels are; a preview of a latent would be a mosaic. */
+export function rendering(width, height) {
+  const side = Math.max(width, height);
+  return side >= 48 && side < 200 ? "pixelated" : "auto";
+}
+
 const sheets = new Map(); // the last few, by address
 
 function loaded(url) {
@@ -338,6 +330,48 @@ function loaded(url) {
   }
   return sheets.get(url);
 }
+
+/** Of an image: its steps, and last the result as the node has made it. */
+function framesOf({ steps, result, forming }) {
+  if (forming) return forming;
+  const columns = (sheet) => (sheet?.frames ?? []).map((frame, column, all) =>
+    ({ ...frame, column, columns: all.length, file: sheet.file }));
+  const before = columns(steps);
+  return result ? [...before.slice(0, -1), ...columns(result)] : before;
+}
+
+/** Where a frame is in its sheet, and its map. */
+function read(sheet, { column, columns }) {
+  const width = sheet.width / columns, height = sheet.height / 2, left = column * width;
+  return { sheet, left, width, height, codes: codes(sheet, left, width, height) };
+}
+
+function colored({ width, height, codes, top, low, high }, colors) {
+  const layer = element("canvas", { width, height });
+  const pixels = new ImageData(width, height);
+  const last = colors.length - 1;
+  const span = high - low > 1e-5 * high ? high - low : Infinity;
+  codes.forEach((code, place) => {
+    const part = Math.min(Math.max(((code / 65535) * top - low) / span, 0), 1);
+    pixels.data.set(colors[Math.round(part * last)], 4 * place);
+  });
+  layer.getContext("2d").putImageData(pixels, 0, 0);
+  return layer;
+}
+
+/** The maps of results alone, by one measure, as they stand side by side; null where one is gone. */
+export function mapsOf(images, colors) {
+  const frames = images.map((image) => framesOf(image).at(-1));
+  const low = Math.min(...frames.map((frame) => frame.low));
+  const high = Math.max(...frames.map((frame) => frame.high));
+  return frames.map(async (frame) => {
+    const sheet = await loaded(fileURL(frame.file)).catch(() => null);
+    return sheet && colored({ ...frame, ...read(sheet, frame), low, high }, colors);
+  });
+}
+
+/** What the viewer of a node shows: its images and how their maps look. */
+export const shownBy = (node) => viewers.get(node);
 
 /** Deviations of one column, in 65535ths of its greatest. */
 function codes(sheet, left, width, height) {
@@ -362,5 +396,11 @@ api.addEventListener("executed", ({ detail }) => {
   const made = nodeAt(detail.display_node ?? detail.node);
   comparing(made, made).forEach((viewer) => viewer.compare(repairedOf(detail.output)));
 });
+
+/** What a run of the node will cost, where there is no picture yet. */
+export function tellCost(node, words) {
+  const viewer = viewers.get(node);
+  if (viewer) viewer.cost.textContent = words;
+}
 
 export const addViewer = (node) => new Viewer(node);

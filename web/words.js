@@ -46,7 +46,9 @@ const WORDS = {
   notKept: "Step {step} will not be there: the sampler keeps {kept}. Choose one of these, or raise"
     + " keep_steps on the sampler.",
 
-  card: "Image {image}, score {score}: click to pick, double-click to enlarge",
+  card: "Image {image}, score {score}",
+  cardHint: ": click to pick, hold to see it bare, double-click to enlarge",
+  peek: "Hold to see the bare picture.",
   kept: "kept",
   rejected: "rejected",
   keptCount: "kept {count}, the surest first",
