@@ -155,8 +155,10 @@ def timed_rows(scene: Scene, turns: int) -> list[dict]:
 
 def outside_rows(scene: Scene, side: int) -> list[dict]:
     settings, network = scene.settings(side, SHORT), scene.model.model.diffusion_model
-    tried = ways(scene, settings, scene.posterior(side=16))
-    scene.stock(scene.settings(side, steps=1))()  # warms up
+    full = scene.posterior(side=16)
+    for work, _ in ways(scene, scene.settings(steps=2), full).values():
+        work()  # warms up
+    tried = ways(scene, settings, full)
     stock = outside_over_inside(network, scene.stock(scene.settings(side, steps=2)))
     rows = []
     for (mode, structure), (work, _) in tried.items():

@@ -28,7 +28,10 @@ class Card(NamedTuple):
     float_flops: float = 2e13  # reached, in 32 bits: the posterior's
 
 
-def share(ours: device.Counted, stock: device.Counted, card: Card = Card()) -> float:
+ASSUMED = Card()
+
+
+def share(ours: device.Counted, stock: device.Counted, card: Card = ASSUMED) -> float:
     """Predicted time that is ours outside the network, over the network's time in the same run."""
     more = device.Counts(*map(int.__sub__, ours.outside, stock.outside))
     crossed = more.to_device + more.from_device
