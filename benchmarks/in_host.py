@@ -26,6 +26,10 @@ FLUX = {
     "qkv_bias": True, "guidance_embed": True, "txt_ids_dims": [],
 }
 
+# For a look at whether a bench works at all.
+TINY_SD15 = {**SD15, "model_channels": 32}
+TINY_FLUX = {**FLUX, "hidden_size": 128, "num_heads": 1, "depth": 1, "depth_single_blocks": 1}
+
 
 def pack_module(name: str):
     """A module of the pack, loaded by the host; call tools.in_process.enter_host first."""
@@ -40,32 +44,72 @@ def pack_module(name: str):
 
 def sd15_size_model():
     """A MODEL of the host's own classes with SD1.5's sizes and random weights, fp32."""
+    return random_model(sd15_config())
+
+
+def sd15_config(tiny: bool = False):
     import comfy.supported_models
-    return _random_model(comfy.supported_models.SD15({**SD15}))
+    return comfy.supported_models.SD15({**(TINY_SD15 if tiny else SD15)})
 
 
-def flux_shaped_model():
-    """The same of Flux, at half its width and a third of its depth: about 1 B parameters."""
+def flux_config(tiny: bool = False):
+    """Flux at half its width and a third of its depth: about 1 B parameters."""
     import comfy.supported_models
-    return _random_model(comfy.supported_models.Flux({**FLUX}))
+    return comfy.supported_models.Flux({**(TINY_FLUX if tiny else FLUX)})
 
 
-def _random_model(config):
+def random_model(config, shared: bool = False):
+    """fp32. shared: weights of the same shape are one, which takes a third of the memory and
+    the same work."""
     import comfy.model_management
     import comfy.model_patcher
 
     config.set_inference_dtype(torch.float32, None)
-    network = config.get_model({}, "", device=torch.device("cpu"))
-    generator = torch.Generator().manual_seed(0)
-    for name, weight in network.diffusion_model.named_parameters():
-        fan_in = max(weight[0].numel(), 1)
-        weight.data.normal_(std=0.1 if weight.ndim == 1 else fan_in**-0.5, generator=generator)
-        if weight.ndim == 1 and name.endswith("weight"):  # a norm's
-            weight.data += 1
-    count = sum(weight.numel() for weight in network.diffusion_model.parameters())
+    network = config.get_model({}, "", device=torch.device("meta" if shared else "cpu"))
+    generator, known, count = torch.Generator().manual_seed(0), {}, 0
+    for module in network.diffusion_model.modules():
+        for name, weight in module.named_parameters(recurse=False):
+            count += weight.numel()
+            if not shared:
+                _fill(weight.data, name, generator)
+                continue
+            key = (weight.shape, name)
+            if key not in known:
+                known[key] = torch.nn.Parameter(torch.empty(weight.shape), False)
+                _fill(known[key].data, name, generator)
+            setattr(module, name, known[key])
     print(f"{count / 1e6:.0f} M parameters", flush=True)
     device = comfy.model_management.get_torch_device()
     return comfy.model_patcher.ModelPatcher(network.eval(), device, device)
+
+
+def _fill(weight: torch.Tensor, name: str, generator: torch.Generator) -> None:
+    fan_in = max(weight[0].numel(), 1)
+    weight.normal_(std=0.1 if weight.ndim == 1 else fan_in**-0.5, generator=generator)
+    if weight.ndim == 1 and name == "weight":  # a norm's
+        weight += 1
+
+
+def outside_over_inside(network: torch.nn.Module, work: Callable) -> float:
+    """This process's CPU time outside the network's calls, over the time inside them."""
+    inside, entered = 0.0, 0.0
+
+    def enter(*_) -> None:
+        nonlocal entered
+        entered = time.process_time()
+
+    def leave(*_) -> None:
+        nonlocal inside
+        inside += time.process_time() - entered
+
+    handles = [network.register_forward_pre_hook(enter), network.register_forward_hook(leave)]
+    started = time.process_time()
+    try:
+        work()
+    finally:
+        for handle in handles:
+            handle.remove()
+    return (time.process_time() - started - inside) / inside
 
 
 class Measured(NamedTuple):

@@ -76,12 +76,66 @@ def test_context_windows_give_the_stock_picture_in_mode_free_and_are_refused_els
         ksampler(case, mode="accurate")
 
 
-@pytest.mark.parametrize("mode", ["free", "accurate"])
-def test_a_compiled_model_gives_the_stock_picture_and_a_variance(case, ksampler, mode):
-    """With the tracer alone: what a compiler makes of it may round otherwise."""
+def otherwise_rounded(graph, inputs):
+    """A backend that gives what a compiler may: numbers which are nearly the uncompiled ones."""
+    def run(*args):
+        return [one * (1 + 2**-20) if torch.is_tensor(one) and one.is_floating_point() else one
+                for one in graph(*args)]
+    return run
+
+
+@pytest.fixture
+def quiet_compiler(caplog):
+    """Writing down all that it tells takes as long as its work."""
+    caplog.set_level("WARNING", logger="torch.__trace")
+
+
+def compiled(case, **options):
+    set_torch_compile_wrapper(model := case.model.clone(), **options)
+    return model
+
+
+@pytest.mark.usefixtures("quiet_compiler")
+@pytest.mark.parametrize("name, block", [("sd3", "joint_blocks.0"), ("flux", "single_blocks.0")])
+def test_a_model_with_compiled_blocks_gives_its_own_stock_picture_and_a_variance(
+        case, ksampler, name, block):
+    case = case(name)
+    plain = case.stock()["samples"]
+    case.model = compiled(case, backend=otherwise_rounded, keys=[f"diffusion_model.{block}"])
+    stock = case.stock()["samples"]
+    assert not torch.equal(plain, stock)
+    for mode in ("free", "light", "accurate"):
+        latent, trajectory = ksampler(case, mode=mode)
+        assert torch.equal(latent["samples"], stock), mode
+        assert trajectory.variance[-1].max() > 0, mode
+
+
+def as_the_host_does(case):
+    return compiled(case, backend=otherwise_rounded)
+
+
+def by_an_object_patch(case):
+    model = case.model.clone()
+    model.add_object_patch("diffusion_model", torch.compile(
+        model.get_model_object("diffusion_model"), backend=otherwise_rounded))
+    return model
+
+
+@pytest.mark.usefixtures("quiet_compiler")
+@pytest.mark.parametrize("change", [as_the_host_does, by_an_object_patch])
+def test_a_network_that_is_compiled_as_a_whole_runs_uncompiled_and_that_is_said(
+        case, pack, ksampler, posterior_of, change):
     case = case("sd3")
-    case.model = case.model.clone()
-    set_torch_compile_wrapper(case.model, backend="eager")
-    latent, trajectory = ksampler(case, mode=mode)
-    assert torch.equal(latent["samples"], case.stock()["samples"])
-    assert trajectory.variance[-1].max() > 0
+    plain, network = case.stock()["samples"], case.model.model.diffusion_model
+    uncompiled_model, posterior = case.model, posterior_of(case)
+    case.model = change(case)
+    stock = case.stock()["samples"]
+    assert torch.equal(ksampler(case, mode="free")[0]["samples"], stock)
+    latent, _, _, _, report, _ = pack.samplers.BayesDiffKSampler.execute(
+        case.model, *case.options(), case.denoise, posterior, **ksampler.options).args
+    assert torch.equal(latent["samples"], plain) and not torch.equal(plain, stock)
+    assert torch.allclose(plain, stock, rtol=1e-3, atol=1e-3)
+    assert "ran uncompiled" in report
+    case.model = uncompiled_model
+    assert torch.equal(case.stock()["samples"], plain)
+    assert case.model.model.diffusion_model is network

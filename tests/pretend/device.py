@@ -184,7 +184,7 @@ def _dispatched(func, args: tuple, kwargs: dict):
     name = str(func).rsplit(".", 1)[0]
     device = target or (ours[0].device if ours else CPU)
     _check_generator(name, kwargs.get("generator"), device)
-    if not ours and device.type == "cpu":
+    if not ours and device.type != "cuda":
         return func(*args, **kwargs)
     if name == "aten.is_pinned":
         return False

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import nodes as host_nodes
+from benchmarks import overhead_counts
 from tests.host.conftest import SAMPLING
 from tests.pretend import device
 
@@ -133,3 +134,20 @@ def test_levels_that_are_not_asked_for_are_those_of_the_calls(case, pack):
         case.observed(lambda call: levels.append(float(call.sigma[0])))  # noqa: B023
         sigmas = pack.sampling.levels(case.model, case.steps, case.sampler, "normal", 1.0)
         assert levels == sigmas[:-1].tolist(), case.sampler
+
+
+def counted(launches=0, stalls=0, crossed=0, flops=0, in_network=(0, 0)):
+    network = device.Counts(launches=in_network[0], flops=in_network[1])
+    return device.Counted(network, device.Counts(launches, stalls, crossed, 0, 0, flops))
+
+
+@pytest.mark.parametrize("ours, share", [
+    (counted(3, 0, 0, 0, (100, 0)), 0.02), (counted(1, 5, 0, 0, (100, 0)), 0.10),
+    (counted(1, 0, 700, 0, (100, 0)), 0.07), (counted(1, 0, 0, 40, (100, 0)), 0.04),
+    (counted(3, 0, 0, 0, (100, 4000)), 0.01)])
+def test_the_predicted_share_is_the_time_of_what_is_ours_over_the_networks(ours, share):
+    """A launch takes 1 second, a stall 2, a byte 1/100, a flop 1/20 in the network and 1/10 of
+    ours; the network has 100 launches, or 4000 flops that take twice as long."""
+    card = overhead_counts.Card(1.0, 2.0, 100.0, 20.0, 10.0)
+    stock = counted(1, 0, 0, 0, (90, 0))
+    assert overhead_counts.share(ours, stock, card) == pytest.approx(share)

@@ -4,13 +4,12 @@ The wrapper sits on a clone of the user's model and its hook lives only while a 
 neither the shared module nor the user's model keeps a trace.
 """
 
+import contextlib
 import math
 from typing import NamedTuple
 
-import comfy.utils
 import torch
 from comfy.patcher_extension import WrappersMP
-from comfy_api.torch_helpers.torch_compile import COMPILE_KEY
 
 from ....bayesdiff_core.checks import BayesDiffError
 from ....bayesdiff_core.posterior import guided_features
@@ -35,12 +34,11 @@ class FeatureTap:
         self._chunks: list[Chunk] = []
         self._group = 0
         self._checked: set[tuple] = set()
+        self.compiled = False  # what holds the layer was compiled, and ran as it is written
 
     def attach(self, model):
         """A clone of the MODEL that feeds this tap."""
         clone = model.clone()
-        # A compiled network ignores hooks that are added later.
-        clone.remove_wrappers_with_key(WrappersMP.APPLY_MODEL, COMPILE_KEY)
         clone.add_wrapper_with_key(WrappersMP.APPLY_MODEL, WRAPPER_KEY, self._apply_model)
         clone.add_wrapper_with_key(WrappersMP.CALC_COND_BATCH, WRAPPER_KEY, self._calc_cond_batch)
         return clone
@@ -57,12 +55,15 @@ class FeatureTap:
     def _apply_model(self, executor, x, t, c_concat=None, c_crossattn=None, control=None,
                      transformer_options={}, **kwargs):
         model, seen = executor.class_obj, []
-        handle = comfy.utils.get_attr(model, self.layer.path).register_forward_hook(
-            lambda module, inputs, output: seen.append((inputs[0].detach(), output.detach())))
-        try:
-            denoised = executor(x, t, c_concat, c_crossattn, control, transformer_options, **kwargs)
-        finally:
-            handle.remove()
+        with _as_written(model, self.layer.path) as (module, compiled):
+            self.compiled |= compiled
+            handle = module.register_forward_hook(
+                lambda module, inputs, output: seen.append((inputs[0].detach(), output.detach())))
+            try:
+                denoised = executor(x, t, c_concat, c_crossattn, control, transformer_options,
+                                    **kwargs)
+            finally:
+                handle.remove()
         if len(seen) != 1:
             raise BayesDiffError(f"{self.layer.path} ran {len(seen)} times in one network call,"
                                  " once was expected: bypass the node that caches, compiles or"
@@ -91,6 +92,27 @@ class FeatureTap:
                                  " changes it afterwards, or it is a variant that is not supported."
                                  " Bypass such patches, or use trajectory variance instead.")
         self._checked.add(shapes)
+
+
+@contextlib.contextmanager
+def _as_written(model, path: str):
+    """The module at the path, and whether it or what holds it was compiled: that ignores hooks
+    which are added later, so the module inside takes its place for a while. Blocks beside it that
+    are compiled stay so."""
+    holder, replaced = model, []
+    try:
+        for name in path.split("."):
+            module = getattr(holder, name)
+            inside = getattr(module, "_orig_mod", None)  # torch.compile's
+            if inside is not None:
+                replaced.append((holder, name, module))
+                setattr(holder, name, inside)
+                module = inside
+            holder = module
+        yield holder, bool(replaced)
+    finally:
+        for holder, name, module in reversed(replaced):
+            setattr(holder, name, module)
 
 
 def guided(chunks: tuple[Chunk, ...], scale: float, latent_shape: tuple[int, ...],

@@ -126,6 +126,7 @@ class LastAffine(NamedTuple):
 def last_layer_of(model) -> LastAffine:
     """The last affine layer of a MODEL; BayesDiffError if its family has no row."""
     network = model.get_model_object("diffusion_model")
+    network = getattr(network, "_orig_mod", network)  # inside what torch.compile made of it
     family = _family(type(network))
     if family is None:
         raise BayesDiffError(f"the model's network is {_full_name(type(network))}, which has no"

@@ -78,6 +78,11 @@ class Predictor:
         warning = checkpoint_warning(self.llla, fingerprint(module, self.layer, like))
         if warning:
             self.notes.append(warning)
+        if self.tap.compiled:
+            self.notes.append("the network is compiled as a whole, which shows no features, so it"
+                              " ran uncompiled: the picture may differ by rounding from the"
+                              " KSampler's. Compile its blocks alone (KJNodes'"
+                              " TorchCompileModelAdvanced), or use mode free")
         patches = [key for key in GUIDANCE_PATCHES if model_options.get(key)]
         if patches or chunks[-1].group > chunks[0].group:
             self.notes.append("a patch changes the guidance: uncertainty enters as under plain CFG;"
