@@ -119,3 +119,12 @@ def test_tools_that_read_the_whole_repository_find_no_other_nodes(node_classes, 
         # Ways to register that it knows of from other packs.
         assert not re.search(r'@register_node\(|"\w+"\s*:\s*{"class":\s*\w+\s*', text), path
     assert found == {node.__name__ for node in [*node_classes, pack.stages.BayesDiffStage]}
+
+
+def test_every_row_about_a_neighbour_says_how_it_was_seen():
+    page = (REPOSITORY / "docs" / "neighbours.md").read_text(encoding="utf-8")
+    rows = [line.split("|") for line in page.splitlines()
+            if line.startswith("| ") and not line.startswith("| pack |")]
+    assert len(rows) > 15
+    for *_, seen, _ in rows:
+        assert re.match(" (tried|stand-in|habit|read|.*`tests/)", seen), seen

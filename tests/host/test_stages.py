@@ -76,12 +76,3 @@ def test_a_batch_and_a_path_are_refused(case, stage, outputs):
     with pytest.raises(Exception, match="batch of 2"):
         stage(case, "start")
     assert not outputs.exists()
-
-
-def test_a_report_is_valid_json_whatever_it_holds(pack):
-    told = pack.metadata.reported({"scores": [1.0, float("nan")], "all": {"sum": (float("inf"),)},
-                                   "words": "x", "calls": 3})
-    report, = told["bayesdiff_report"]
-    note, = report.pop("notes")
-    assert note.startswith("2 of the numbers are NaN or infinite")
-    assert report == {"scores": [1.0, None], "all": {"sum": [None]}, "words": "x", "calls": 3}

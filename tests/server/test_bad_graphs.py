@@ -114,7 +114,7 @@ BAD = {
     "no noise levels": (custom(denoise=0.0), "nothing was sampled.*denoise"),
     "denoise 0": (changed(denoise=0.0), "nothing was sampled.*denoise"),
     "one step, free": (changed("free", steps=1), "steps .* at least 2 was expected"),
-    "no prompt": (with_prompt("no_prompt"), "ran negative .* A positive and a negative prompt"),
+    "no prompt": (with_prompt("no_prompt"), "ran the negative prompt, a positive and a negative"),
     "no prompt to fit on": (with_prompt("no_prompt", to="fit"), "the network was not called"),
     "another family's posterior": (best_of_n(model=["other", 0], rank_by="variance, light"),
                                    "fitted on Stable Diffusion 3.*the model is Flux"),
