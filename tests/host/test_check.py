@@ -78,7 +78,7 @@ def test_a_run_that_ends_in_noise_and_prompts_that_leave_levels_out_are_not_chec
     case = case("sd15")
     sampler = comfy.samplers.sampler_object("euler")
     for sigmas, end, words in ((torch.tensor([3.0, 2.0, 1.0]), 1.0, "ends at noise level 1,"),
-                               (torch.tensor([14.0, 9.0, 0.0]), 0.4, "the prompts leave out")):
+                               (torch.tensor([14.0, 9.0, 0.0]), 0.4, "the prompts skip")):
         case.positive[0][1]["end_percent"] = end
         guider = stock_nodes.BasicGuider.execute(case.model, case.positive)[0]
         *_, report, _ = pack.samplers.BayesDiffSamplerCustom.execute(
