@@ -36,7 +36,7 @@ def test_pictures_have_their_maps_grow_with_the_node_and_are_bare_while_held(pag
     gallery.wait(f"{MAPS} === 4")
     before = gallery.tell(CARD)
     page.evaluate(f"() => {gallery.node}.setSize([800, 900])")
-    gallery.wait(f"{CARD} > 1.5 * {before}")
+    gallery.wait(f"{CARD} > 1.2 * {before}")
     card = gallery.find(".bayesdiff-card")
     card.hover()
     page.mouse.down()
