@@ -131,7 +131,10 @@ def check_prompt(theirs, ours):
     assert theirs.keys() == ours.keys()
     for key, node in ours.items():
         assert theirs[key]["class_type"] == node["class_type"]
-        assert theirs[key]["inputs"] == node["inputs"], node["class_type"]
+        inputs = theirs[key]["inputs"]
+        if not node["class_type"].startswith("BayesDiff_"):  # newer front ends send more of some
+            inputs = {name: inputs[name] for name in node["inputs"]}
+        assert inputs == node["inputs"], node["class_type"]
 
 
 def check_places(boxes):
