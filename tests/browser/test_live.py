@@ -64,6 +64,7 @@ def test_the_picture_forms_with_its_map_while_the_sampler_runs(page, nodes_2, sc
 def test_the_scrubber_plays_the_picture_forming(page):
     sampler = {**SAMPLING, "mode": "free", "seed": 3, "steps": 40, "keep_steps": 21,
                "check": "quick"}
+    sampler.pop("posterior")
     nodes = {name: NODES[name] for name in list(NODES)[:4]}
     add_nodes(page, {**nodes, "BayesDiff_KSampler": sampler, "VAEDecode": NODES["VAEDecode"],
                      "PreviewImage": {"images": ["VAEDecode", 0]}},

@@ -9,7 +9,17 @@ from PIL import Image
 from playwright.sync_api import TimeoutError
 
 from tests.browser.graphs import add_nodes, node, until, widget
-from tests.browser.test_panels import KINDS, LOOK, NODES, PLACES, SAMPLING, Panel, panels, run
+from tests.browser.test_panels import (
+    A_KIND,
+    KINDS,
+    LOOK,
+    NODES,
+    PLACES,
+    SAMPLING,
+    Panel,
+    panels,
+    run,
+)
 from tools.server import ask
 
 __all__ = ["panels"]  # a fixture
@@ -259,7 +269,7 @@ def test_a_painted_mask_is_for_its_picture_only(page, panels):
     assert told_mask(page, heat)[0] is False
 
 
-@KINDS
+@A_KIND
 def test_what_would_fail_is_said_before_the_run_and_an_error_says_its_sentence_first(
         page, nodes_2, kind_of_nodes, screenshot):
     sampler = {**SAMPLING, "seed": next(SEEDS), "mode": "light", "steps": 8, "keep_steps": 3}
@@ -329,7 +339,7 @@ OUTPUTS = ("(type) => window.app.graph.nodes.find((n) => n.type === type).output
 FILTER = "BayesDiff_UncertaintyScoreFilter"
 
 
-@KINDS
+@A_KIND
 def test_the_filter_shows_the_outputs_that_have_something_to_give_and_old_graphs_keep_theirs(
         page, nodes_2, kind_of_nodes, screenshot):
     add_nodes(page, {"EmptyLatentImage": {}, FILTER: {}, "PreviewAny": {}},

@@ -131,7 +131,10 @@ def check_prompt(theirs, ours):
     assert theirs.keys() == ours.keys()
     for key, node in ours.items():
         assert theirs[key]["class_type"] == node["class_type"]
-        assert theirs[key]["inputs"] == node["inputs"], node["class_type"]
+        inputs = theirs[key]["inputs"]
+        if not node["class_type"].startswith("BayesDiff_"):  # newer front ends send more of some
+            inputs = {name: inputs[name] for name in node["inputs"]}
+        assert inputs == node["inputs"], node["class_type"]
 
 
 def check_places(boxes):
@@ -145,7 +148,7 @@ def check_places(boxes):
 
 def run(page, server):
     """By the button, which a view of the canvas alone does not have; until the server is done."""
-    before = len(ask(server.address, "/history"))
+    before = ask(server.address, "/history").keys()
     button = page.get_by_test_id("queue-button")
     alone = not button.is_visible()
     if alone:
@@ -155,10 +158,10 @@ def run(page, server):
         page.evaluate(TOGGLE_FOCUS)
     for _ in range(360):
         history = ask(server.address, "/history")
-        if len(history) > before:
+        if history.keys() - before:
             break
         page.wait_for_timeout(500)
-    assert [run["status"]["status_str"] for run in history.values()] == ["success"] * (before + 1)
+    assert [history[new]["status"]["status_str"] for new in history.keys() - before] == ["success"]
     page.wait_for_function("() => window.app.graph.nodes.filter((n) => n.type === 'SaveImage')"
                            ".every((n) => n.imgs?.length)", timeout=30_000)
 
