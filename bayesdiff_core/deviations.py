@@ -170,7 +170,8 @@ class Deviations:
             return answer + self._from_weights(predictive)
         gathering = slice(0, len(early)) if self._ahead else slice(len(early), None)
         gamma = predictive.variance().sqrt()
-        answer[gathering] += torch.where(self._signs(len(answer[gathering]), x), gamma, -gamma)
+        gathered = answer[gathering]
+        gathered.add_(torch.where(self._signs(len(gathered), x), gamma, -gamma))
         return answer
 
     def _signal(self, sigma: float) -> float:

@@ -9,12 +9,12 @@ benchmarks/results/overhead.json and leaves the others' as they are:
              CPU time, which other programs on the machine change less; memory_ratio is peak memory
              over the stock run's
     outside  outside_network: CPU time outside the network's calls over the time inside them, in one
-             run, which is steady on a busy machine too
+             run, which other programs on the machine change less
     counts   launches, bytes, stalls and memory on a GPU that only pretends, and the share of time
              that they would take on a real one (overhead_counts.py)
 
     python run.py bench overhead [--parts outside counts] [--models sd15] [--turns 3]
-    python run.py bench overhead --tiny     on tiny networks, in a minute; writes nothing
+    python run.py bench overhead --tiny     on tiny networks, in some minutes; writes nothing
 """
 
 import argparse

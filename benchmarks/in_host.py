@@ -59,8 +59,8 @@ def flux_config(tiny: bool = False):
 
 
 def random_model(config, shared: bool = False):
-    """fp32. shared: weights of the same shape are one, which takes a third of the memory and
-    the same work."""
+    """fp32. shared: weights of the same shape are one, which takes less memory and the same
+    work."""
     import comfy.model_management
     import comfy.model_patcher
 

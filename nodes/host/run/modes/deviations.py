@@ -134,7 +134,7 @@ class Riders:
         def widened(denoised, riding: Deviations, predictive, predict, mask=1.0) -> torch.Tensor:
             d = (x - denoised) / level
             moved = riding.respond(level, x, deviations, d, predictive, predict, mask)
-            riders = denoised + deviations - level * moved
+            riders = torch.add(denoised + deviations, moved, alpha=-level)
             return torch.cat([denoised, riders.flatten(0, 1).to(denoised)])
 
         denoised = widened(call.answer.denoised, self._deviations, call.predictive, probe,
