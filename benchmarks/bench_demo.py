@@ -33,11 +33,10 @@ from tools.make_workflows import HEAT, MENDING, SAMPLING
 
 FIRST_SEED, CHOOSING_SEED = 100_000, 200_000  # the demo and the templates show small seeds
 AT_ONCE, REJECTED = 16, 4  # a batch of the demo, and what its filter takes out
-CHOICES = [{"cfg": cfg, "steps": steps, "sampler_name": sampler, "check": check}
-           for cfg, steps, sampler, check in (
-               (1.0, 20, "euler", "auto"), (2.0, 20, "euler", "auto"), (1.0, 30, "euler", "auto"),
-               (1.0, 50, "euler", "auto"), (1.0, 20, "euler_ancestral", "auto"),
-               (1.0, 20, "dpmpp_2m", "auto"), (1.0, 20, "euler", "off"))]
+CHOICES = [{"cfg": cfg, "steps": steps, "sampler_name": sampler} for cfg, steps, sampler in (
+    (1.0, 20, "euler"), (1.5, 20, "euler"), (2.0, 20, "euler"), (3.0, 20, "euler"),
+    (1.0, 30, "euler"), (1.0, 20, "heun"), (1.0, 20, "dpmpp_2m"), (1.0, 10, "euler_ancestral"),
+    (1.0, 14, "euler_ancestral"), (1.0, 20, "euler_ancestral"))]
 
 
 class Drawn(NamedTuple):

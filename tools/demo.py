@@ -20,7 +20,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from tools import demo_page, demo_rule, progress, server, workflow
 from tools.demo_worlds import WORLDS
-from tools.make_workflows import EXAMPLES, HEAT, LARGE, MENDING, PICTURE
+from tools.make_workflows import EXAMPLES, HEAT, LARGE, MENDING, NOTHING, PICTURE
 from tools.places import REPOSITORY
 
 TEMPLATE = EXAMPLES / "2 Keep the good ones.json"
@@ -114,7 +114,7 @@ def template(name: str, seed: int) -> dict:
     """The workflow, for this class and seed: what the pictures carry."""
     graph = workflow.read(TEMPLATE)
     for node in graph["nodes"]:
-        if node["type"] == "BayesDiff_DemoPrompt":
+        if node["type"] == "BayesDiff_DemoPrompt" and node["widgets_values"][0] != NOTHING:
             node["widgets_values"][0] = name
         if node["type"] == "BayesDiff_KSampler":
             node["widgets_values"][0] = seed
@@ -181,8 +181,8 @@ def grid_prompt(prompt: dict) -> dict:
             "empty": _node("Empty latent", "EmptyLatentImage", width=PICTURE, height=PICTURE,
                            batch_size=EACH)}
     for name in WORLDS:
-        draws = {**settings, "positive": [f"prompt {name}", 0], "negative": [f"prompt {name}", 0],
-                 "latent_image": ["empty", 0], "seed": 50}
+        draws = {**settings, "positive": [f"prompt {name}", 0], "latent_image": ["empty", 0],
+                 "seed": 50}
         made |= {f"prompt {name}": _node(name, "BayesDiff_DemoPrompt", name=name),
                  f"draw {name}": _node(name, "KSampler", **draws),
                  f"decode {name}": _node(name, "VAEDecode", samples=[f"draw {name}", 0],

@@ -128,8 +128,9 @@ class Graph:
 
 # What the graphs share.
 
+NOTHING = "nothing"  # of BayesDiff Demo Prompt
 PICTURE = 64  # pixels a side, what the demo model draws
-SAMPLING = {"seed": 0, "steps": 20, "cfg": 1.0, "sampler_name": "euler", "scheduler": "normal"}
+SAMPLING = {"seed": 0, "steps": 20, "cfg": 2.0, "sampler_name": "euler", "scheduler": "normal"}
 HEAT = {"grow": 4}  # pixels of the demo's pictures: two of its latent, as in bench truth
 MENDING = {"denoise": 0.7, "tries": 4}
 LARGE = {"upscale_method": "lanczos", "width": 256, "height": 256}
@@ -138,18 +139,20 @@ LARGE = {"upscale_method": "lanczos", "width": 256, "height": 256}
 class Demo(NamedTuple):
     model: Node
     prompt: Node
+    nothing: Node
     latent: Node
 
     def sampling(self) -> dict:
-        """Links of a sampler. Without guidance (cfg 1) nothing reads the negative prompt."""
+        """Links of a sampler."""
         return {"model": self.model["model"], "positive": self.prompt["conditioning"],
-                "negative": self.prompt["conditioning"], "latent_image": self.latent["LATENT"]}
+                "negative": self.nothing["conditioning"], "latent_image": self.latent["LATENT"]}
 
 
 def _demo_model(graph: Graph, note: str, name: str, batch: int, height: int = 180) -> Demo:
     graph.column("1. The demo model", 280)
     graph.note(note, height)
     return Demo(graph.add("BayesDiff_DemoModel"), graph.add("BayesDiff_DemoPrompt", name=name),
+                graph.add("BayesDiff_DemoPrompt", title="Negative prompt", name=NOTHING),
                 graph.add("EmptyLatentImage", width=PICTURE, height=PICTURE, batch_size=batch))
 
 
