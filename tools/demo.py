@@ -38,7 +38,8 @@ class Story(NamedTuple):
 
     name: str  # of the class
     pictures: list[Image.Image]
-    glowing: list[Image.Image]
+    glowing: list[Image.Image]  # each in its own range: where it is doubtful
+    compared: list[Image.Image]  # all in one range: which is doubtful
     scores: list[float]
     wrong: list[bool]
     kept: list[int]
@@ -139,8 +140,9 @@ def extended(prompt: dict, info: dict) -> None:
     images = prompt[filter_]["inputs"]["images"]
     large = add("large", "ImageScale", image=images, crop="disabled", **LARGE)
     grow = HEAT["grow"] * LARGE["width"] // PICTURE
-    add("heat", "BayesDiff_UncertaintyHeatmap", trajectory=output(sampler, "trajectory"),
-        image=large, grow=grow)
+    heat = {"trajectory": output(sampler, "trajectory"), "image": large, "grow": grow}
+    add("heat", "BayesDiff_UncertaintyHeatmap", **heat)  # its masks: the worst of each picture
+    add("compared", "BayesDiff_UncertaintyHeatmap", **heat, value_range="shared")
     prompt[filter_]["inputs"]["masks"] = ["heat", 2]
     add("mended", "BayesDiff_RepairWhereUnsure", **{
         **settings, **MENDING, "seed": settings["seed"] + 1,
@@ -155,6 +157,7 @@ def extended(prompt: dict, info: dict) -> None:
         add(f"save {name}", "SaveImage", images=decoded, filename_prefix=name)
     add("save drawn", "SaveImage", images=images, filename_prefix="drawn")
     add("save glowing", "SaveImage", images=["heat", 0], filename_prefix="glowing")
+    add("save compared", "SaveImage", images=["compared", 0], filename_prefix="compared")
     for node in (sampler, filter_, BEST):
         prompt[f"report {prompt[node]['_meta']['title']}"] = _node(
             "Reports", "PreviewAny", source=output(node, "report"))
@@ -242,8 +245,8 @@ def told(name: str, finished: progress.Finished, base: Path, plain: float, ours:
     mended = dict(zip(parted["rejected"], pictures("save mended")))
     wrong = wrong_ones(name, [*drawn, *mended.values(), *best])
     cut = len(drawn) + len(mended)
-    return Story(name, drawn, pictures("save glowing"), parted["scores"], wrong[:len(drawn)],
-                 parted["kept"], parted["rejected"], mended,
+    return Story(name, drawn, pictures("save glowing"), pictures("save compared"),
+                 parted["scores"], wrong[:len(drawn)], parted["kept"], parted["rejected"], mended,
                  dict(zip(mended, wrong[len(drawn):cut])), best, wrong[cut:], report(SAMPLER),
                  report(BEST), plain, ours)
 
@@ -263,7 +266,7 @@ def keep_singles(outputs: dict, base: Path, output: Path) -> int:
     """The saved pictures under plain names, in place of an earlier run's, with the workflow and
     the scores in them."""
     count = 0
-    for name in ("drawn", "glowing", "mended", "best"):
+    for name in ("drawn", "glowing", "compared", "mended", "best"):
         for old in output.glob(f"{name}_[0-9][0-9].png"):
             old.unlink()
         for number, file in enumerate(outputs[f"save {name}"]["images"]):
@@ -289,9 +292,9 @@ def sheets(story: Story, output: Path) -> dict[str, Path]:
                           ["drawn", "what the model doubts", "the glowing part drawn again"],
                           cell=144),
         "sorted": sheet_of([[story.pictures[place] for place in first],
-                            [story.glowing[place] for place in first],
+                            [story.compared[place] for place in first],
                             [story.pictures[place] for place in second],
-                            [story.glowing[place] for place in second]],
+                            [story.compared[place] for place in second]],
                            [labels(first), None, labels(second), None]),
         "best": sheet_of([story.best]),
     }

@@ -74,7 +74,7 @@ def _mending(story, place: int) -> str:
 def _one(story, place: int) -> str:
     kept = "rejected" if place in story.rejected else "kept"
     caption = f"{story.scores[place]:.3f}" + (", wrong" if story.wrong[place] else "")
-    return _figure([story.pictures[place], story.glowing[place]], caption,
+    return _figure([story.pictures[place], story.compared[place]], caption,
                    f"{kept} {'wrong' if story.wrong[place] else ''}")
 
 

@@ -171,7 +171,7 @@ def see_what_went_wrong(graph: Graph) -> None:
     sampler = graph.add("BayesDiff_KSampler", **demo.sampling(), **SAMPLING)
     graph.column("3. What glows is doubtful", 420)
     graph.add("BayesDiff_UncertaintyHeatmap", trajectory=sampler["trajectory"],
-              vae=demo.model["vae"], **HEAT)
+              vae=demo.model["vae"], value_range="shared", **HEAT)
 
 
 def keep_the_good_ones(graph: Graph) -> None:
