@@ -20,6 +20,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 if sys.version_info < (3, 10):  # noqa: UP036 - before any import that needs it
@@ -34,6 +35,8 @@ FOLDERS = {"fleet": "cluster"}  # of tests, where it is not the tier's name: tha
 # Beside the newest host, these on the oldest: each group is a process of its own.
 ON_THE_OLDEST = [["server/test_server.py", "server/test_llla.py", "server/test_workflows.py"],
                  ["host/test_pack.py", "host/test_bit_identity.py"]]
+# Of all tiers, these run beside the others, a core for each: they take about as long together.
+BESIDE = ("host", "pretend", "fleet", "oldest host")
 SOAK = [["host/test_bad_files.py", "host/test_clean_up.py", "host/test_numbers.py"], ["soak"]]
 
 
@@ -86,32 +89,54 @@ def test(options, host, python) -> int:
         jobs += [("oldest host", oldest, environment.python_for(oldest, development=True), group)
                  for group in ON_THE_OLDEST]
 
-    failed, beside = [], None
-    with tempfile.TemporaryFile("w+") as heard:
-        if "host" in tiers and len(jobs) > 1:
-            # It takes as long as most others together, so it runs beside them, a core for each.
-            environ["OMP_NUM_THREADS"] = "1"
-            beside = _start_tests(options, host, python, ["host"], environ, output=heard)
+    def start(job, output):
+        name, where, interpreter, paths = job
+        print(f"== {name} tests on {(where or host).name}", file=output, flush=True)
+        return _start_tests(options, where, interpreter, paths, environ, output=output)
+
+    lanes = [[job for job in jobs if (job[0] in BESIDE) == beside] for beside in (False, True)]
+    if all(lanes):
+        environ["OMP_NUM_THREADS"] = "1"
+    with tempfile.TemporaryFile("a+") as heard:
+        first, second = _Lane(start, lanes[0]), _Lane(start, lanes[1], heard if lanes[0] else None)
+        thread = threading.Thread(target=second.run)
+        thread.start()
         try:
-            for name, where, interpreter, paths in jobs:
-                if name == "host" and beside:
-                    continue
-                print(f"== {name} tests on {(where or host).name}", flush=True)
-                if _wait(_start_tests(options, where, interpreter, paths, environ)):
-                    failed.append(name)
-            if beside:
-                code = _wait(beside)
-                heard.seek(0)
-                print(f"== host tests on {host.name}\n{heard.read()}", flush=True)
-                if code:
-                    failed.append("host")
+            first.run()
+            while thread.is_alive():
+                thread.join(1)
         except KeyboardInterrupt:
-            if beside:
-                _let_finish(beside)
+            for lane in (first, second):
+                lane.stop()
             raise
+        heard.seek(0)
+        print(heard.read(), end="", flush=True)
+    failed = first.failed + second.failed
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return len(failed)
+
+
+class _Lane:
+    """Jobs one after the other; what they say may go to a file."""
+
+    def __init__(self, start, jobs: list, output=None):
+        self._start, self._jobs, self._output = start, jobs, output
+        self._running, self._stopped = None, False
+        self.failed = []
+
+    def run(self) -> None:
+        for job in self._jobs:
+            if self._stopped:
+                return
+            self._running = self._start(job, self._output)
+            if self._running.wait():
+                self.failed.append(job[0])
+
+    def stop(self) -> None:
+        self._stopped = True
+        if self._running:
+            _let_finish(self._running)
 
 
 def _test_all_hosts(options) -> int:

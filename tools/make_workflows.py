@@ -18,11 +18,11 @@ EXAMPLES = REPOSITORY / "example_workflows"
 BLUEPRINTS = REPOSITORY / "subgraphs"
 TITLE, SLOT, WIDGET, GAP = 30, 20, 24, 30  # heights, as the front end draws them
 # What a node shows below its widgets: a report, a picture, lines of text.
-EXTRA = {"BayesDiff_KSampler": 400, "BayesDiff_SamplerCustom": 400, "BayesDiff_BestOfN": 420,
+EXTRA = {"BayesDiff_KSampler": 420, "BayesDiff_SamplerCustom": 420, "BayesDiff_BestOfN": 420,
          "BayesDiff_ResampleFromTimestep": 160, "BayesDiff_RepairWhereUnsure": 160,
          "BayesDiff_UncertaintyScore": 160, "BayesDiff_UncertaintyScoreFilter": 420,
          "BayesDiff_LLLAFit": 370, "BayesDiff_LLLASave": 160, "BayesDiff_UncertaintyHeatmap": 520,
-         "SaveImage": 230, "PreviewImage": 230, "MaskPreview": 230, "ImageCompare": 300,
+         "SaveImage": 230, "PreviewImage": 230, "MaskPreview": 230,
          "CLIPTextEncode": 90}
 COLORS = {"BayesDiff_": ("#2a3343", "#1d2633"), "MarkdownNote": ("#432", "#653")}
 

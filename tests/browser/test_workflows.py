@@ -173,7 +173,7 @@ def picture(page, name):
     folder = EXAMPLES if os.environ.get("BAYESDIFF_PICTURES") else SCREENSHOTS
     folder.mkdir(exist_ok=True)
     shot = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
-    shot.resize((1600, 900)).save(folder / f"{name}.jpg", quality=70, optimize=True)
+    shot.resize((1280, 720)).save(folder / f"{name}.jpg", quality=70, optimize=True)
 
 
 @pytest.mark.parametrize("path", FILES, ids=ids)

@@ -56,7 +56,7 @@ def test_every_mode_gives_picture_variance_trajectory_and_scores(pack, case, ksa
     assert trajectory.steps.tolist() == list(range(6))
     said = json.loads(report)
     assert said["scores"] == scores and said["mode"] == mode
-    assert said["score"] == "doubt" and "beside its own contrast" in said["measures"]
+    assert said["score"] == "doubt" and "relative to its contrast" in said["measures"]
     assert said["variance"] == ("trajectory variance" if mode == "free" else "the posterior's")
     assert said["summed_variance"] == pytest.approx(values.double().flatten(1).sum(1).tolist(),
                                                     rel=1e-5)
