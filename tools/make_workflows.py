@@ -246,7 +246,7 @@ def check_any_picture(graph: Graph) -> None:
     demo = _demo_model(graph, (
         "*Score An Image* needs no run of ours: here it checks what the stock KSampler drew."
         "\n\nFor pictures of your own put *Load Image* in the place of *VAE Decode*, and your"
-        " model, its VAE and a fitting prompt in the place of the demo's."), "clock", 8)
+        " model, its VAE and a fitting prompt in the place of the demo's."), "hand", 8)
     vae = demo.model["vae"]
     graph.column("2. Any pictures")
     stock = graph.add("KSampler", **demo.sampling(), **SAMPLING)
