@@ -235,7 +235,7 @@ def test_a_question_of_nonsense_is_answered_in_words(server, change, words):
 
 
 @pytest.mark.parametrize("body, words", [
-    (b"", "no JSON"), (b"{", "no JSON"), (b"[" * 100_000, "no JSON"), (b"\xff\xfe{", "no JSON"),
+    (b"", "not JSON"), (b"{", "not JSON"), (b"[" * 100_000, "not JSON"), (b"\xff\xfe{", "not JSON"),
     (b"[1]", "is a list, a JSON object was expected"), (b"9" * 1_000_001, "at most 1000000"),
 ], ids=lambda value: str(value)[:20])
 def test_what_is_no_question_is_refused(server, body, words):
