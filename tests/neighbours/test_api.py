@@ -83,7 +83,7 @@ def test_the_example_client_tells_what_went_wrong(master, tmp_path):
             ({"ours": {"class_type": "NoSuchNode", "inputs": {}}}, 1, "NoSuchNode"),
             ({"filter": node(FILTER, scores=["ours", 3], images=["pictures", 0],
                              **{**FILTERING, "criterion": "picked"}, picked="9")}, 1,
-             "failed in .*picked names image '9'")]:
+             "failed in .*picked lists image '9'")]:
         file = tmp_path / "workflow_api.json"
         file.write_text(json.dumps(graph() | change))
         done = subprocess.run(
