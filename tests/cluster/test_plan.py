@@ -82,11 +82,13 @@ def test_the_seed_is_found_behind_a_noise_node_and_a_link():
 
 def test_of_several_seeds_one_is_to_be_named_and_both_formats_change_alike(single):
     found = files.read(REPOSITORY / "example_workflows" / "3 Mend the red parts.json")
+    sampler, = (node for node in found["nodes"] if node["type"] == "BayesDiff_KSampler")
+    found["nodes"].append({**sampler, "id": 15, "title": "Another sampler"})
     info = ask(single.address, "/object_info")
     with pytest.raises(FleetError, match=r"several seeds.*6.seed.*15.seed"):
         plan.graph(found, info)
     graph = plan.graph(found, info, "BayesDiff KSampler.seed")
-    assert graph.sampler == "6" and plan.prompt_text(graph.prompt, "6") == "clock"
+    assert graph.sampler == "6" and plan.prompt_text(graph.prompt, "6") == "hand"
     prompt, saved = graph.changed([plan.Change("6", "seed", 99), plan.Change("3", "name", "moon")])
     assert files.api_prompt(saved, info) == prompt
     assert prompt["6"]["inputs"]["seed"] == 99 and plan.prompt_text(prompt, "6") == "moon"
