@@ -35,8 +35,9 @@ FOLDERS = {"fleet": "cluster"}  # of tests, where it is not the tier's name: tha
 # Beside the newest host, these on the oldest: each group is a process of its own.
 ON_THE_OLDEST = [["server/test_server.py", "server/test_llla.py", "server/test_workflows.py"],
                  ["host/test_pack.py", "host/test_bit_identity.py"]]
-# Of all tiers, these run beside the others, a core for each: they take about as long together.
-BESIDE = ("host", "pretend", "fleet", "oldest host")
+# These run beside the others, a core for each lane: they take about as long. In this order: a fleet
+# starts servers of its own, which would be in the way of the browser, the last of the others.
+BESIDE = ("pretend", "fleet", "host", "oldest host")
 SOAK = [["host/test_bad_files.py", "host/test_clean_up.py", "host/test_numbers.py"], ["soak"]]
 
 
@@ -94,7 +95,8 @@ def test(options, host, python) -> int:
         print(f"== {name} tests on {(where or host).name}", file=output, flush=True)
         return _start_tests(options, where, interpreter, paths, environ, output=output)
 
-    lanes = [[job for job in jobs if (job[0] in BESIDE) == beside] for beside in (False, True)]
+    lanes = [[job for job in jobs if job[0] not in BESIDE],
+             [job for name in BESIDE for job in jobs if job[0] == name]]
     if all(lanes):
         environ["OMP_NUM_THREADS"] = "1"
     with tempfile.TemporaryFile("a+") as heard:
