@@ -52,7 +52,7 @@ def cost_of(query: Mapping[str, str]) -> dict:
 
 def decision_on(given: Mapping) -> dict:
     """What Uncertainty Score Filter would keep of these scores, by its widgets
-    (web/histogram.js)."""
+    (web/gallery.js)."""
     try:
         scores = _checked("scores", given, list)
         if len(scores) > MOST_SCORES:
