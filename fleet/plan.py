@@ -288,6 +288,6 @@ def key(changes: list[Change]) -> str:
 
 
 def mark(prompt: dict) -> str:
-    """Tells workflows apart: by what is drawn, not by where its nodes lie and how they are called."""
+    """Tells workflows apart: by what is drawn, not by where nodes lie and how they are called."""
     drawn = {number: (node["class_type"], node["inputs"]) for number, node in prompt.items()}
     return hashlib.sha256(json.dumps(drawn, sort_keys=True).encode()).hexdigest()[:16]
