@@ -228,9 +228,7 @@ def _shown(best: list[Resumable], runs: list[Resumable], trajectory) -> dict:
     """Every seed with its picture, the finished ones with their maps, for web/gallery.js."""
     pictures = viewer.shown(viewer.of_latents, [run.looks for run in runs],
                             best[0].observation.trajectory) or [None] * len(runs)
-    finite = bool(trajectory.variance.isfinite().all())  # what is not is told of in the report
-    seen = finite and viewer.shown(viewer.of_trajectory, trajectory) \
-        or {"images": [], "colors": []}
+    seen = viewer.shown(viewer.of_trajectory, trajectory) or {"images": [], "colors": []}
     maps = {run.seed: image for run, image in zip(best, seen["images"])}
     return {"colors": seen["colors"],
             "runs": [{"seed": str(run.seed),

@@ -233,6 +233,9 @@ def results(latent: dict, latent_image: dict, seen: Observation, mode: Taken,
     trajectory = sampling.with_latents(seen.trajectory, latent_image, latent)
     variance = trajectory.latent_variance()
     doubt = core_scores.default(trajectory)
+    # An image that overflowed costs the others of its batch neither the run nor their doubt.
+    every = core_scores.of_trajectory(trajectory) if variance.isfinite().all() else \
+        {core_scores.DEFAULT: doubt.values}
     scores = doubt.values.tolist()
     notes = list(seen.notes)
     if mode.mode == "free" and posterior is not None:
@@ -247,8 +250,7 @@ def results(latent: dict, latent_image: dict, seen: Observation, mode: Taken,
               "check_calls": seen.check_calls,
               "uncertain_steps": list(seen.uncertain), "kept_steps": trajectory.steps.tolist(),
               "notes": notes,
-              "all": {name: each.tolist()
-                      for name, each in core_scores.of_trajectory(trajectory).items()}}
+              "all": {name: each.tolist() for name, each in every.items()}}
     lines = [f"mode {mode.mode}{f' ({mode.why})' if mode.why else ''}: {seen.calls} network calls,"
              f" {seen.extra_calls} extra ones, {seen.check_calls} to check the picture",
              f"{core_scores.DEFAULT}: {_numbers(scores)}"]
