@@ -201,8 +201,7 @@ class BayesDiffFilter(io.ComfyNode):
                 no_answer: str) -> tuple[filtering.Decision, str]:
         """What the user picks, or what is to be done when nobody does; and how it came about."""
         report = {"scores": scores, **told_of(decision), "thumbnails": thumbnails}
-        workflow = (cls.hidden.extra_pnginfo or {}).get("workflow") or {}
-        answer = waiting.choice(cls.hidden.unique_id, workflow.get("id"), report, seconds)
+        answer = waiting.choice(cls.hidden.unique_id, metadata.workflow_of(cls), report, seconds)
         if answer.picked is not None:
             return _keeping(scores, answer.picked), f"you picked {len(answer.picked)}"
         if no_answer == STOP:
