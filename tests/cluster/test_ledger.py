@@ -126,7 +126,7 @@ def test_a_taught_score_counts_within_prompts(filled, tmp_path):
         runs = taught.added(runs, taught.run_of(scores, list(range(6)), list(range(6, 12))))
     choosing.pack.module("nodes.files.taught_file").write(file, runs)
     with ledger.opened(folder) as book:  # one that overflowed
-        book.record([picture(99, 99, None)._replace(scores='{"relative change": null}')])
+        book.record([picture(99, 99, 0)._replace(score=None, scores='{"doubt": null}')])
     with ledger.read_only(folder) as book:
         choice = choosing.choose(book, choosing.filtering.Rule("keep n", keep=3),
                                  taught_file=file)

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from fleet import FleetError, plan
+from fleet import FleetError, ledger, plan
 from tests.cluster.helpers import clock
 from tools import workflow as files
 from tools.places import REPOSITORY
@@ -141,6 +141,18 @@ def test_bad_commands_say_why_and_write_nothing(workflow, tmp_path, arguments, t
     code, said = command([workflow, *arguments, "--cpu", "--output", tmp_path / "out"])
     assert code == 1 and told in said and "Traceback" not in said
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_be_read_or_written_is_told_in_words(tmp_path):
+    (tmp_path / ledger.FILE).write_text("no ledger at all")
+    with ledger.opened(tmp_path / "sound"):
+        pass
+    for arguments, told in [(["status", tmp_path], "is no ledger, or a damaged one"),
+                            (["export", tmp_path / "sound", "--to", tmp_path / "none" / "a.csv"],
+                             "No such file or directory")]:
+        code, said = command(arguments)
+        assert code == 1 and told in said and "Traceback" not in said
+    assert (tmp_path / ledger.FILE).read_text() == "no ledger at all"
 
 
 def test_without_ray_it_says_how_to_get_it(workflow, tmp_path):
