@@ -103,28 +103,32 @@ def write_full_size(tests: list[Result], host: str) -> None:
         row = _full_size_row(test)
         rows[f"| {row[0]}"] = f"| {' | '.join(row)} |"
     lines = ["# Models of full size", "", *FULL_SIZE_WORDS.format(host=host).splitlines(), "",
-             f"| {' | '.join(head)} |", "|---" * len(head) + "|", *rows.values()]
+             f"| {' | '.join(head)} |", "|---" * len(head) + "|", *rows.values(), "",
+             *FULL_SIZE_NOTES.splitlines()]
     FULL_SIZE.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 PHASES = ("load", "stock", "light", "accurate")
 FULL_SIZE_WORDS = """\
 Written by `python run.py test full` on {host}, no GPU, one thread. The files have the names and
-shapes of the real ones and random weights: what is drawn means nothing, its bits do. Each is read
-by the stock loaders in a server of its own, which then runs four prompts: *load* (the loaders
-alone), *stock* (the host's own sampler and VAE), *light* (the shipped example with its numbers
-lowered: LLLA Fit, LLLA Save, sampler, VAE, heat map) and *accurate* (LLLA Load instead of the fit;
-Trajectory Save). *passed*: both pictures are the stock sampler's bit for bit, and the trajectory's
-file, loaded, ends in that picture. CPU s: the server's, of a whole prompt, waiting left out. GB:
-the most memory of its process during that prompt, mapped files left out, looked at every 0.05 s.
+shapes of real ones and random weights: what is drawn means nothing, but its bits can be compared.
+The stock loaders read them in a server of their own, which then runs four prompts: *load*; *stock*,
+the host's own sampler and VAE; *light*, the shipped example with its numbers lowered (LLLA Fit and
+Save, sampler, VAE, heat map); *accurate*, with LLLA Load instead of the fit, and Trajectory Save.
+*passed*: both pictures are the stock sampler's bit for bit, and the trajectory's file, loaded, ends
+in that picture, too.
 
-- SD1.5 and SDXL: `6 Calibrate your checkpoint`, CLIP and VAE out of the same file. The fit is of 8
-  latents at 128 x 128 pixels, after 20 steps for the model's own sample. SDXL draws 512 x 512, its
-  own 1024 x 1024 being too much for this processor.
-- Flux: `7 Flux` with 64 random tokens instead of its two text encoders, and a fit of 2 latents.
-- Wan: a small graph of the same kind with uni_pc, random tokens, a fit of 2 latents of 17 frames.
-- A CPU calculates in fp32 whatever the file holds: the host unpacks SD1.5's weights as it loads
-  them, those that stay in 8 or 16 bits a layer at a time."""
+CPU s is the server's CPU time for a whole prompt: the machine was shared. GB is the most memory of
+its process during that prompt, looked at every 0.05 s, without the file's pages that are mapped.
+"""
+FULL_SIZE_NOTES = """\
+- SD1.5 and SDXL: `6 Calibrate your checkpoint`, U-Net, CLIP and VAE out of one file. A fit of 8
+  latents at 128 x 128 pixels after 20 steps for the model's own sample, or of 2 given latents.
+  SDXL's own 1024 x 1024 pixels are too many for this processor.
+- Flux: `7 Flux` with 32 random tokens instead of its two text encoders, and a fit of 2 latents.
+- Wan: a small graph of the same kind, 32 random tokens, a fit of 2 latents of 17 frames.
+- On a CPU the host calculates in fp32. *fp8 as fp32* stays in 8 bits in memory and is unpacked a
+  layer at a time; *fp32* was unpacked as it was loaded."""
 
 
 def _full_size_row(test: Result) -> list[str]:
