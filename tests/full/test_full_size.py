@@ -116,7 +116,7 @@ class Graphs:
             "heat": ("BayesDiff_UncertaintyHeatmap", {
                 "trajectory": ["sampler", 2], "vae": ["vae", 0], "image": ["picture", 0]}),
             "overlay": ("SaveImage", {"images": ["heat", 0]})}
-        return {**copy.deepcopy(DATA), **{key: node(kind, **self._defaults(kind), **given)
+        return {**copy.deepcopy(DATA), **{key: node(kind, **{**self._defaults(kind), **given})
                                           for key, (kind, given) in kinds.items()}}
 
     def _defaults(self, kind: str) -> dict:
