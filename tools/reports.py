@@ -127,8 +127,8 @@ FULL_SIZE_NOTES = """\
   SDXL's own 1024 x 1024 pixels are too many for this processor.
 - Flux: `7 Flux` with 32 random tokens instead of its two text encoders, and a fit of 2 latents.
 - Wan: a small graph of the same kind, 32 random tokens, a fit of 2 latents of 17 frames.
-- On a CPU the host calculates in fp32. *fp8 as fp32* stays in 8 bits in memory and is unpacked a
-  layer at a time; *fp32* was unpacked as it was loaded."""
+- On a CPU the host calculates in fp32. What is *float8_e4m3fn as float32* stays in 8 bits in memory
+  and is unpacked a layer at a time; what is *float32* was unpacked as it was loaded."""
 
 
 def _full_size_row(test: Result) -> list[str]:
