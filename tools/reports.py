@@ -103,12 +103,17 @@ def write_full_size(tests: list[Result], host: str) -> None:
         row = _full_size_row(test)
         rows[f"| {row[0]}"] = f"| {' | '.join(row)} |"
     lines = ["# Models of full size", "", *FULL_SIZE_WORDS.format(host=host).splitlines(), "",
-             f"| {' | '.join(head)} |", "|---" * len(head) + "|", *rows.values(), "",
-             *FULL_SIZE_NOTES.splitlines()]
+             f"| {' | '.join(head)} |", "|---" * len(head) + "|", *rows.values(), ""]
+    missing = [name for name in FULL_SIZE_MODELS if f"| {name}" not in rows]
+    if missing:
+        lines += [f"Not run yet: {'; '.join(missing)}.", ""]
+    lines += FULL_SIZE_NOTES.splitlines()
     FULL_SIZE.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 PHASES = ("load", "stock", "light", "accurate")
+FULL_SIZE_MODELS = ("SD1.5, U-Net in fp8", "SD1.5", "SDXL", "Flux's width, a third of its depth",
+                    "Wan 2.1, 1.3 B")
 FULL_SIZE_WORDS = """\
 Written by `python run.py test full` on {host}, no GPU, one thread. The files have the names and
 shapes of real ones and random weights: what is drawn means nothing, but its bits can be compared.
