@@ -153,7 +153,7 @@ class FilterGallery extends Gallery {
   show(report) {
     if (!report?.scores) return;
     this.report = report;
-    this.key = this.asked();
+    this.decidedOn = this.asked();
     const { scores, thumbnails } = report;
     // The map of each, where the scores are of a sampler's own images.
     const { images, colors, opacity } = shownBy(sortedSampler(this.node)) ?? {};
@@ -199,11 +199,11 @@ class FilterGallery extends Gallery {
 
   async look() {
     const key = this.asked();
-    if (!this.report || this.waiting || key === this.key) return;
-    this.key = key;
+    if (!this.report || this.waiting || key === this.decidedOn) return;
+    this.decidedOn = key;
     const { scores } = this.report;
     const decided = await post("/bayesdiff/decide", { scores, ...JSON.parse(key) });
-    if (key === this.key && scores === this.report.scores) this.draw(decided);
+    if (key === this.decidedOn && scores === this.report.scores) this.draw(decided);
   }
 
   draw({ kept, groups, error }) {
