@@ -11,6 +11,8 @@ import { say, translated } from "./words.js";
 const HEIGHT = 320;
 const BINS = 24;
 const LEAST_SIDE = 76, MOST_SIDE = 256, LINE = 24; // pixels, of a card and of the words above
+// As many digits on each card: 0.200 beside 0.198.
+const figure = (score) => (score >= 0.001 && score < 100 ? score.toPrecision(3) : short(score));
 const FILTER = "BayesDiff_UncertaintyScoreFilter";
 const PICKED = "picked";
 const WIDGETS = ["criterion", "z", "percent", "keep", "threshold", "allow_empty", "groups",
@@ -56,7 +58,7 @@ class Gallery {
     },
     picture.file ? element("img", { src: fileURL(picture.file), alt: "", draggable: "false" })
       : element("span", {}, `${index + 1}`),
-    element("span", { class: "bayesdiff-score" }, short(picture.score))));
+    element("span", { class: "bayesdiff-score" }, figure(picture.score))));
     pictures.forEach(async ({ file, map }, index) => {
       const card = this.cards[index], layer = file && await map;
       if (!layer) return;

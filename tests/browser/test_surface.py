@@ -161,6 +161,8 @@ def test_links_at_the_edge_of_a_subgraph_are_kept(page):
 def test_the_repair_button_adds_the_blueprint_wired_and_one_run_shows_before_and_after(
         page, panels, nodes_2, screenshot):
     run(page, panels)
+    panels["map"].set("mask_threshold", 90)
+    panels["map"].set("grow", 3)
     panels["map"].find(".bayesdiff-repair button").click()
     repair = "window.app.graph.nodes.find((n) => n.subgraph)"
     shown = node("ImageCompare" if nodes_2 else "PreviewImage")  # the stock slider: 2.0 only
@@ -175,6 +177,9 @@ def test_the_repair_button_adds_the_blueprint_wired_and_one_run_shows_before_and
                                                      "positive", "negative")} == \
         {name: first[name] for name in ("steps", "cfg", "sampler_name", "model", "positive",
                                         "negative")}
+    maps = [each["inputs"] for each in prompt.values()
+            if each["class_type"] == "BayesDiff_UncertaintyHeatmap"]
+    assert [(each["mask_threshold"], each["grow"]) for each in maps] == [(90, 3)] * 2
     count = page.evaluate("() => window.app.graph.nodes.length")
     panels["steps"].find(".bayesdiff-repair button").click()  # of the same sampler: it is there
     page.wait_for_timeout(500)
@@ -185,7 +190,11 @@ def test_the_repair_button_adds_the_blueprint_wired_and_one_run_shows_before_and
     until(page, f"{compared}.a_images.length && {compared}.b_images.length" if nodes_2
           else f"{compared}.images.length")
     check_slider(panels["map"])
-    panels["steps"].wait(f"{SPLIT}.checkVisibility()")
+    page.get_by_text("0 active").wait_for()  # by then the sampler, from the cache, was told again
+    for name in ("steps", "map"):
+        panels[name].find("[aria-label='next image']").click()
+        panels[name].wait("root.querySelector('.bayesdiff-count').textContent === '2/4'"
+                          f" && {SPLIT}.checkVisibility()")
     page.wait_for_timeout(1000)
     screenshot()
 
