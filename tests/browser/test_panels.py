@@ -191,7 +191,7 @@ def check_viewer(page, viewer):
     viewer.wait(f"root.querySelector('canvas').toDataURL() === '{result}'")
     viewer.find("canvas").hover()
     near = "|".join(str(DEMO_SIZE // 2 - off) for off in (0, 1))
-    viewer.wait(f"/ at ({near}), ({near}): more than \\d+ % of the picture$/.test({CAPTION})")
+    viewer.wait(f"/ at ({near}), ({near}): higher than in \\d+ % of the picture$/.test({CAPTION})")
     value = float(re.match(r"[\d.e-]+", viewer.tell(CAPTION))[0])
     assert 0 < value < 1
 

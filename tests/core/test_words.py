@@ -53,6 +53,13 @@ def test_words_are_said_only_if_they_are_in_the_table(path):
                json.loads(path.read_text("utf-8"))["words"].values())
 
 
+def test_scripts_ask_no_slot_for_its_links():
+    """Newer front ends keep links elsewhere: a slot's own are deprecated, and a message says so."""
+    for path in WEB.glob("*.js"):
+        source = path.read_text("utf-8")
+        assert re.findall(r"(?<!graph)\.links?\b", source) == [], path.name
+
+
 def told_by_the_pack() -> str:
     """All that the Python source says, values left out."""
     said = []
