@@ -185,10 +185,11 @@ def test_the_repair_button_adds_the_blueprint_wired_and_one_run_shows_before_and
     page.wait_for_timeout(500)
     assert page.evaluate("() => window.app.graph.nodes.length") == count
     page.evaluate("() => Object.assign(window.app.canvas.ds, { scale: 0.5, offset: [0, 100] })")
+    page.evaluate(f"() => {{ {repair}.widgets.find((w) => w.name === 'tries').value = 1; }}")
     page.get_by_test_id("queue-button").click()
     compared = f"window.app.nodeOutputs[{shown}.id]"
     until(page, f"{compared}.a_images.length && {compared}.b_images.length" if nodes_2
-          else f"{compared}.images.length")
+          else f"{compared}.images.length", timeout=180_000)
     check_slider(panels["map"])
     page.get_by_text("0 active").wait_for()  # by then the sampler, from the cache, was told again
     for name in ("steps", "map"):
