@@ -42,7 +42,7 @@ PLACES = {
 OPEN = "(saved) => window.app.loadGraphData(saved)"
 LOOK = "() => Object.assign(window.app.canvas.ds, { scale: 0.9, offset: [60, 80] })"
 KEEP_OUTPUTS = """async () => {
-    const outputs = window.app.nodeOutputs;
+    const outputs = { ...window.app.nodeOutputs };  // a graph that is loaded empties its own
     await window.app.loadGraphData(window.app.graph.serialize());
     window.app.nodeOutputs = outputs;  // as the front end does when a tab comes back
 }"""
