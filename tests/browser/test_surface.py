@@ -137,7 +137,7 @@ def test_the_custom_sampler_is_replaced_and_says_what_differs(page):
     ours = inputs_of(page, "BayesDiff_SamplerCustom")
     assert {name: ours[name] for name in theirs} == theirs
     assert inputs_of(page, "VAEDecode")["samples"][1] == 0
-    page.get_by_text("What was linked to denoised_output").wait_for()
+    page.get_by_text("What was linked to denoised_output").last.wait_for()
 
 
 def test_links_at_the_edge_of_a_subgraph_are_kept(page):
