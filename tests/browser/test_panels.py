@@ -433,7 +433,7 @@ def check_gallery(page, gallery):
     assert sorted(places) == [1, 2, 3, 4]
     click(places[0], click_count=2)  # enlarges, and leaves no trace
     gallery.wait("root.querySelector('dialog').open")
-    gallery.wait("document.activeElement === root.querySelector('canvas')")
+    gallery.wait("document.activeElement === root.querySelector('.bayesdiff-stage canvas')")
     title = "root.querySelector('.bayesdiff-large .bayesdiff-caption').textContent"
     gallery.wait(f"{title}.startsWith('Image {places[0]},')")
     page.keyboard.press("ArrowRight")
