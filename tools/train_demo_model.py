@@ -26,8 +26,8 @@ from tools.places import cache_folder
 
 SEED = 0
 BATCH = 32
-SHARES = {"hand": 0.6, "clock": 0.2, "smiley": 0.2}  # hands are the hardest
-ITERATIONS = 10_000  # an hour on a core
+SHARES = {"hand": 0.62, "die": 0.14, "smiley": 0.24}  # hands are the hardest
+ITERATIONS = 20_000  # two hours on a core
 RATE = 1e-3
 WARM_UP = 200
 DECAY_SHARE = 0.3  # of the run: until then the rate is constant, so that a run can be made longer
@@ -110,7 +110,7 @@ def _write(path: Path, average: dict, step: int) -> None:
 def train(path: Path, iterations: int, export_only: bool = False) -> None:
     torch.set_num_threads(1)
     progress = cache_folder() / "nets" / "demo_model.progress"
-    learner = Learner()
+    learner = Learner().to(memory_format=torch.channels_last)  # quicker by a tenth
     average = {k: v.clone() for k, v in learner.weights().items()}
     optimizer = torch.optim.AdamW(learner.parameters(), weight_decay=1e-3, fused=True)
     first = 0
