@@ -29,7 +29,7 @@ from tools.places import cache_folder
 SEED = 0
 BATCH = 32
 SHARES = {"hand": 0.62, "die": 0.14, "smiley": 0.24}  # hands are the hardest
-ITERATIONS = 20_000  # two hours on a core
+ITERATIONS = 17_000  # an hour and a half on a core
 RATE = 1e-3
 WARM_UP = 200
 DECAY_SHARE = 0.3  # of the run: until then the rate is constant, so that a run can be made longer
