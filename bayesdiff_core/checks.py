@@ -1,5 +1,7 @@
 """Refusals: each says what was given, what was expected and what to do."""
 
+from collections.abc import Collection
+
 import torch
 
 
@@ -25,6 +27,12 @@ def at_least(name: str, value: float, least: float) -> None:
 def positive(name: str, value: float) -> None:
     if not value > 0:
         raise BayesDiffError(f"{name} is {value}, a number above 0 was expected.")
+
+
+def one_of(name: str, value: str, choices: Collection[str]) -> None:
+    if value not in choices:
+        raise BayesDiffError(f"{name} is {str(value)[:80]!r}, one of {', '.join(choices)} was"
+                             " expected: choose one of these.")
 
 
 def decreasing(sigmas: torch.Tensor) -> None:

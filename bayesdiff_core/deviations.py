@@ -121,9 +121,7 @@ class Deviations:
     def __init__(self, plan: Plan, noise_model: str, seeds: list[int], flow: bool = False,
                  weight_seed: int = 0):
         """seeds: one an image, for its noise; weight_seed: for the weights, which images share."""
-        if noise_model not in NOISE_MODELS:
-            raise BayesDiffError(f"noise_model is {noise_model!r}, one of {NOISE_MODELS} was"
-                                 " expected.")
+        checks.one_of("noise_model", noise_model, NOISE_MODELS)
         if noise_model == "shared" and plan.late:
             raise BayesDiffError(f"shared weights take one kind of deviation, the plan has"
                                  f" {plan.late} late ones: use shared_plan.")

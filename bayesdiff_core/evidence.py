@@ -14,8 +14,6 @@ from typing import NamedTuple
 import torch
 from torch.nn import functional
 
-from . import checks
-
 LATE = 0.2  # of the steps
 TOP = 0.05  # of the pixels
 SMOOTH = 3  # pixels of the latent
@@ -25,7 +23,6 @@ CHECKS = ("renoised 1.2", "pull 1.2", "renoised 2.0", "pull 2.0", "redrawn")
 # calls of a look ahead, and of the check of what it sees: of a run of many steps, or of few
 AHEAD_OF_MANY, AHEAD_OF_FEW, MANY = (7, 6), (3, 2), 48
 AHEAD_LATE = 0.25  # of its estimates
-PROBE = 0.05  # of the network's input, as large as rounding in bf16 allows it to be small
 LEAST = 1e-12  # of a flat picture's variance, in the latent's unit
 Denoise = Callable[[torch.Tensor, float], torch.Tensor]
 
@@ -94,20 +91,6 @@ def late_change(denoised: Sequence[torch.Tensor], share: float = LATE) -> torch.
     """Trajectory variance (arXiv 2406.09358): Var of D over the last `share` of the steps."""
     last = max(2, round(share * len(denoised)))
     return torch.stack(tuple(denoised)[-last:]).var(0, unbiased=False)
-
-
-def acceleration_map(slopes: Sequence[torch.Tensor]) -> torch.Tensor:
-    """(sum_t |d_t - d_{t-1}|)^2: how much the direction of the path turned at each pixel."""
-    checks.at_least("number of steps", len(slopes), 2)
-    return sum((now - before).abs() for before, now in zip(slopes, slopes[1:])).square()
-
-
-def acceleration(slopes: Sequence[torch.Tensor]) -> torch.Tensor:
-    """sum_t |d_t - d_{t-1}| / sum_t |d_t| with Euclidean norms over a picture: 0 on a straight
-    path. Of the steps so far, so it is known early."""
-    checks.at_least("number of steps", len(slopes), 2)
-    turned = sum(_norm(now - before) for before, now in zip(slopes, slopes[1:]))
-    return turned / sum(_norm(d) for d in slopes[1:]).clamp(min=LEAST)
 
 
 # Maps that cost a few calls
@@ -192,16 +175,6 @@ def ahead(denoise: Denoise, x: torch.Tensor, sigmas: torch.Tensor, denoised: tor
     return maps | {"late 20": late_change(estimates, AHEAD_LATE)}, estimates[-1]
 
 
-def posterior_covariance(denoise: Denoise, x: torch.Tensor, denoised: torch.Tensor, sigma: float,
-                         signs: torch.Tensor, flow: bool = False) -> torch.Tensor:
-    """The diagonal of Cov(x0 | x) = (s^2 / a) dD/dx, by one probe of random signs z (Hutchinson):
-    (s^2 / a) z (D(x + h z) - D(x)) / h. Its mean is the trace's; one call. Single pixels may be
-    negative, so what sums it up goes first."""
-    a = signal(sigma, flow)
-    h = PROBE * (a**2 + sigma**2) ** 0.5
-    return sigma**2 / a * signs * (denoise(x + h * signs, sigma) - denoised) / h
-
-
 # From maps to scores
 
 
@@ -236,16 +209,3 @@ def worst_patch(squares: torch.Tensor) -> torch.Tensor:
     side = 2 * max(min(frames.shape[-2:]) // 16, 1) + 1
     window = [min(side, length) for length in frames.shape[-2:]]
     return functional.avg_pool2d(frames, window, stride=1).flatten(1).amax(1)
-
-
-def semantic(features: torch.Tensor, floor: float = 1e-5) -> torch.Tensor:
-    """Entropy of K drawings of a picture in a feature space (arXiv 2502.20946), as if Gaussian and
-    independent: 1/2 sum_d log(Var_k phi_d + tau), tau = floor times the mean square of all
-    features. features: K x B x D, of decoded E + deviation_k."""
-    features = features.double()
-    spread = features.var(0, unbiased=False)
-    return 0.5 * (spread + floor * features.square().mean()).log().sum(1)
-
-
-def _norm(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.double().flatten(1).norm(dim=1)

@@ -3,6 +3,7 @@
 import math
 from typing import NamedTuple
 
+from . import checks
 from .checks import BayesDiffError
 
 SIGMA, PERCENT, COUNT, VALUE, REFERENCE, PICKED = (
@@ -73,6 +74,7 @@ def check_scores(scores: list[float]) -> None:
 
 def _count(ordered: list[float], rule: Rule, picked: int) -> tuple[int, float, str]:
     """How many of the rising scores to keep, the threshold, and why in words."""
+    checks.one_of("criterion", rule.criterion, CRITERIA)
     size = len(ordered)
     if rule.criterion == PICKED:
         return picked, max(ordered[:picked], default=ordered[0]), f"{picked} of {size} picked"
@@ -96,13 +98,10 @@ def _count(ordered: list[float], rule: Rule, picked: int) -> tuple[int, float, s
         if not math.isfinite(rule.threshold):
             raise BayesDiffError(f"threshold is {rule.threshold}, a finite number was expected.")
         return _up_to(ordered, rule.threshold), rule.threshold, f"up to {rule.threshold:g}"
-    if rule.criterion == REFERENCE:
-        threshold = percentile(rule.reference, 100 - _percent(rule))
-        return (_up_to(ordered, threshold), threshold,
-                f"up to {threshold:.4g}: {100 - rule.percent:g} % of the {len(rule.reference)}"
-                " stored scores are no higher")
-    raise BayesDiffError(f"criterion is {rule.criterion!r}, one of {', '.join(CRITERIA)} was"
-                         " expected.")
+    threshold = percentile(rule.reference, 100 - _percent(rule))  # REFERENCE
+    return (_up_to(ordered, threshold), threshold,
+            f"up to {threshold:.4g}: {100 - rule.percent:g} % of the {len(rule.reference)}"
+            " stored scores are no higher")
 
 
 def _up_to(ordered: list[float], threshold: float) -> int:

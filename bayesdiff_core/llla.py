@@ -197,8 +197,7 @@ def describe(llla: Llla) -> list[str]:
 
 def _posterior(statistics: FeatureStatistics, about: About, structure: str, prior: str,
                prior_precision: float, temperature: float) -> Posterior:
-    if prior not in PRIORS:
-        raise BayesDiffError(f"prior is {prior!r}, one of {PRIORS} was expected.")
+    checks.one_of("prior", prior, PRIORS)
     noise = _noise_variance(statistics, prior)
     if prior == "evidence":
         checks.at_least("number of latents in the statistics", statistics.latents, 1)

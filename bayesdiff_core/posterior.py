@@ -65,8 +65,7 @@ class FeatureStatistics:
     """Streaming sums that a posterior is made of; adding and merging commute."""
 
     def __init__(self, layer: LastLayer, structure: str = "full"):
-        if structure not in STRUCTURES:
-            raise BayesDiffError(f"structure is {structure!r}, one of {STRUCTURES} was expected.")
+        checks.one_of("structure", structure, STRUCTURES)
         shape = (layer.inputs,) * (2 if structure == "full" else 1)
         self.layer, self.structure = layer, structure
         self._ggn = torch.zeros(shape, dtype=torch.float64)
@@ -233,8 +232,7 @@ Posterior = DiagonalPosterior | FullPosterior
 def posterior(statistics: FeatureStatistics, structure: str = "full",
               prior_precision: float = 1.0, noise_variance: float = 1.0,
               temperature: float = 1.0) -> Posterior:
-    if structure not in STRUCTURES:
-        raise BayesDiffError(f"structure is {structure!r}, one of {STRUCTURES} was expected.")
+    checks.one_of("structure", structure, STRUCTURES)
     kind = FullPosterior if structure == "full" else DiagonalPosterior
     return kind(statistics, prior_precision, noise_variance, temperature)
 

@@ -34,8 +34,7 @@ def offsets(trajectory: Trajectory, step: int, count: int, seed: int, strength: 
     """strength times draws of x_t - E(x_t), count x B x ..., in the sampler's space. posterior: as
     the trajectory's variance says. noise level: scaled to an rms of sigma_t."""
     checks.at_least("strength", strength, 0)
-    if unit not in UNITS:
-        raise BayesDiffError(f"unit is {unit!r}, one of {UNITS} was expected.")
+    checks.one_of("unit", unit, UNITS)
     drawn = trajectory.draws(step, count, seed, independent)
     if unit == "posterior" or not strength:
         return strength * drawn

@@ -3,6 +3,7 @@
 import math
 from typing import NamedTuple
 
+from . import checks
 from .checks import BayesDiffError
 
 WAYS = ("once", "halving")
@@ -22,8 +23,7 @@ def stops(count: int, keep: int, steps: int, at: float, way: str, first: int = 1
     if not 1 <= keep <= count:
         raise BayesDiffError(f"{keep} of {count} runs are to be kept: 1 to {count} were expected."
                              " Keep fewer, or start more.")
-    if way not in WAYS:
-        raise BayesDiffError(f"runs are to be dropped {way!r}, one of {WAYS} was expected.")
+    checks.one_of("way to drop runs", way, WAYS)
     if steps <= first:
         raise BayesDiffError(f"{steps} steps leave nothing to stop before: at least {first + 1}"
                              f" were expected, as there is nothing to rank by before step {first}.")

@@ -149,9 +149,9 @@ def joined(trajectories: list[Trajectory]) -> Trajectory:
             one, two = (torch.as_tensor(getattr(each, name)) for each in (first, other))
             if not torch.equal(one, two):
                 raise BayesDiffError(
-                    f"trajectories to be joined differ in their {name}: {one.flatten().tolist()} in"
-                    f" the first and {two.flatten().tolist()} in number {number}. Only those of one"
-                    " model, sampler and number of steps can be joined.")
+                    f"trajectories to be joined differ in their {name}: {_shortly(one)} in the"
+                    f" first and {_shortly(two)} in number {number}. Only those of one model,"
+                    " sampler, scheduler and number of steps can be joined.")
         # All but the images.
         one, two = ((*each.deviations.shape[:2], *each.deviations.shape[3:])
                     for each in (first, other))
@@ -172,6 +172,11 @@ def joined(trajectories: list[Trajectory]) -> Trajectory:
         **{name: torch.cat([getattr(each, name) for each in trajectories], dim)
            for name, dim in IMAGES.items() if getattr(first, name) is not None},
         recipe=tuple(parts) if len(parts) > 1 else first.recipe)
+
+
+def _shortly(values: torch.Tensor, most: int = 12) -> str:
+    words = [f"{value:.6g}" for value in values.flatten()[:most].tolist()]
+    return f"{', '.join(words)}{', ...' if values.numel() > most else ''} ({values.numel()})"
 
 
 def parts_of(trajectory: Trajectory) -> list[Trajectory]:

@@ -186,7 +186,7 @@ def answering_workers():
             seed = changes[-1].value
             return {"prompt": "die", "calls": 20, "extra_calls": 0, "seconds": 0.0,
                     "with_transfer": 0.001, "worker": f"answering@{os.getpid()}", "pictures": [
-                        {"seed": seed, "score": seed / 7, "data": None,
+                        {"seed": seed, "score": seed / 7, "data": None, "file": f"{job:07}_0.png",
                          "scores": {"relative change": seed / 7, "sum": seed / 3}}]}
 
     actors = [Answering.remote() for _ in range(PROCESSES)]

@@ -8,7 +8,7 @@ from fleet.command import main
 if __name__ == "__main__":
     try:
         sys.exit(main(sys.argv[1:]))
-    except FleetError as error:
+    except (FleetError, OSError) as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
         sys.exit(130)

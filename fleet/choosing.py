@@ -68,9 +68,11 @@ def _scores(pictures: list[Picture], score: str | None,
     if not found:
         names = dict.fromkeys(name for picture in pictures for name in json.loads(picture.scores))
         raise FleetError(f"no picture has a score {score!r}: choose one of {', '.join(names)}")
-    left_out = len(pictures) - len(found)
-    notes = [f"{left_out} pictures without that score were left out"] if left_out else []
-    return score or _own_name(found[0][0]), found, notes
+    return score or _own_name(found[0][0]), found, _left_out(len(pictures) - len(found))
+
+
+def _left_out(count: int) -> list[str]:
+    return [f"left out, as they have no such score: {count}"] if count else []
 
 
 def _own_name(picture: Picture) -> str:
@@ -82,9 +84,10 @@ def _own_name(picture: Picture) -> str:
 def _taught(pictures: list[Picture], file: Path) -> tuple[list[tuple[Picture, float]], list[str]]:
     """What Uncertainty Self-check learned, with each prompt as a batch of its own."""
     groups: dict[str, list[Picture]] = {}
-    for picture in pictures:
+    whole = [picture for picture in pictures if None not in json.loads(picture.scores).values()]
+    for picture in whole:
         groups.setdefault(_label(picture), []).append(picture)
-    found, notes = [], []
+    found, notes = [], _left_out(len(pictures) - len(whole))
     try:
         learned = taught.learn(pack.module("nodes.files.taught_file").read(file))
         for members in groups.values():

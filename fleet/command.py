@@ -44,7 +44,7 @@ def draw(options) -> int:
     with fleet_at_work(options) as (crew, stop):
         graph = plan.graph(found, crew.object_info(), options.seed_widget)
         jobs = varied.jobs(graph)
-        with recorded(options, found, DRAW) as book:
+        with recorded(options, graph, DRAW) as book:
             tell_start(book, DRAW, book.plan(DRAW, jobs), crew)
             crew.take(Order(graph, options.save, options.pictures))
             whole = driver_of(options, book, crew, graph, picture_folder(options), stop).run(DRAW)
@@ -63,7 +63,7 @@ def best(options) -> int:
         start, finish = staged.graphs(graph, object_info, options.stop_at, options.rank_by)
         jobs = varied.jobs(graph)
         kind = f"best of N at {options.stop_at:g} by {options.rank_by}"
-        with recorded(options, found, kind) as book:
+        with recorded(options, graph, kind) as book:
             tell_start(book, START, book.plan(START, jobs), crew)
             folder = made(options.output / staged.PARTS)
             crew.take(Order(start, file=staged.FILE, named=staged.name_of(graph)))
@@ -89,7 +89,7 @@ def fit(options) -> int:
         graph = fitting.graph(plan.runnable(found, crew.object_info())[0])
         parts = options.parts or crew.size
         jobs = list(fitting.jobs(graph, parts))
-        with recorded(options, found, f"fit in {parts} parts") as book:
+        with recorded(options, graph, f"fit in {parts} parts") as book:
             tell_start(book, FIT, book.plan(FIT, jobs), crew)
             folder = made(options.output / staged.PARTS)
             crew.take(Order(graph, file=fitting.FILE, named=fitting.NAME))
@@ -147,15 +147,16 @@ def _python_of(host: Path) -> str:
 
 
 @contextlib.contextmanager
-def recorded(options, found: dict, kind: str) -> Iterator[Ledger]:
+def recorded(options, graph: plan.Graph, kind: str) -> Iterator[Ledger]:
     """The output folder's ledger, if it is of this workflow."""
+    mark = plan.mark(graph.prompt)
     with ledger.opened(options.output) as book:
-        for name, now in (("workflow", plan.mark(found)), ("kind", kind)):
+        for name, now in (("workflow", mark), ("kind", kind)):
             then = book.about(name)
             if then not in (None, now):
                 raise FleetError(f"{options.output} holds the results of another {name}: choose"
                                  " another folder with --output")
-        book.tell(workflow=plan.mark(found), kind=kind, name=options.workflow.name,
+        book.tell(workflow=mark, kind=kind, name=options.workflow.name,
                   command=" ".join(sys.argv[1:]), pictures=options.pictures or PICTURES)
         if options.retry_failed:
             book.retry_failed()

@@ -151,16 +151,15 @@ class Driver:
         self._ledger.record(rows, parts)
 
     def _row(self, job: Job, result: dict, place: int, picture: dict) -> Picture:
-        name = f"{job.number:07}_{place}.png"
         if picture["data"] is not None and self._output:
-            _write(self._output / name, picture["data"])
+            _write(self._output / picture["file"], picture["data"])
         seed = self._graph.seed if self._graph else None
         widgets = {f"{node}.{widget}": value for node, widget, value in job.changes
                    if (node, widget) != seed}
         return Picture(job.number, place, picture["seed"], result["prompt"],
                        json.dumps(widgets, sort_keys=True), picture["score"],
                        json.dumps(picture["scores"]), result["calls"], result["extra_calls"],
-                       result["seconds"], result["worker"], name, time.time())
+                       result["seconds"], result["worker"], picture["file"], time.time())
 
     def _part(self, job: Job, result: dict) -> Part:
         name, report = f"{job.number:07}.safetensors", result["report"]

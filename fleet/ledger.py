@@ -186,7 +186,14 @@ class Ledger:
 
 def _connected(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=30)
-    connection.execute("pragma journal_mode = wal")
+    try:
+        connection.execute("pragma journal_mode = wal")
+    except sqlite3.DatabaseError as error:
+        connection.close()
+        if isinstance(error, sqlite3.OperationalError):  # it is locked, or the disk is full
+            raise
+        raise FleetError(f"{path} is no ledger, or a damaged one ({error}): choose another folder"
+                         ) from error
     connection.execute("pragma synchronous = normal")
     return connection
 

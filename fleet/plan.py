@@ -17,6 +17,8 @@ SAMPLERS = ("BayesDiff_KSampler", "BayesDiff_SamplerCustom", "BayesDiff_BestOfN"
 SEEDS = ("seed", "noise_seed", "value")  # how nodes call the number that noise is made from
 TEXTS = ("text", "prompt", "name")  # ... and the words of a prompt
 MOST_JOBS = 1_000_000
+AT_MOST = (f"at most {MOST_JOBS:,} a folder were expected: take a shorter range, and another folder"
+           " for the rest")
 LARGEST_SEED = 2**64 - 1
 
 
@@ -196,15 +198,17 @@ class Variations(NamedTuple):
     grid: list[tuple[str, list]]  # NODE.WIDGET and its values
     table: list[dict]  # NODE.WIDGET -> value
 
-    def __len__(self) -> int:
+    @property
+    def pictures(self) -> int:
         return (len(self.seeds) or 1) * (len(self.table) or 1) \
             * math.prod(len(values) for _, values in self.grid)
 
     def jobs(self, graph: Graph) -> Iterator[list[Change]]:
-        """Seeds change fastest."""
-        columns = {name: named_widget(graph.prompt, name)
-                   for name in [*dict.fromkeys(n for row in self.table for n in row),
-                                *(name for name, _ in self.grid)]}
+        """Seeds change fastest. A name that is no widget is refused at once, before any of them."""
+        return self._jobs(graph, {name: named_widget(graph.prompt, name) for name in dict.fromkeys(
+            [*(name for row in self.table for name in row), *(name for name, _ in self.grid)])})
+
+    def _jobs(self, graph: Graph, columns: dict[str, Widget]) -> Iterator[list[Change]]:
         names = [name for name, _ in self.grid]
         for row in self.table or [{}]:
             for values in itertools.product(*(values for _, values in self.grid)):
@@ -220,15 +224,15 @@ def variations(seeds: str | None, grid: list[str], table: Path | None) -> Variat
                       _table(table) if table else [])
     if not seeds and not table and not grid:
         raise FleetError("nothing is varied: give --seeds 0:100, or --csv, or --set")
-    if len(made) > MOST_JOBS:
-        raise FleetError(f"{len(made):,} pictures are asked for, at most {MOST_JOBS:,} a folder"
-                         " were expected: take a shorter range, and another folder for the rest")
+    if made.pictures > MOST_JOBS:
+        raise FleetError(f"{made.pictures:,} pictures are asked for, {AT_MOST}")
     return made
 
 
 def _seeds(words: str) -> range | list[int]:
     parts = words.split(":")
-    if not all(re.fullmatch(r"\d+(,\d+)*" if len(parts) == 1 else r"\d+", part)
+    number = "[0-9]{1,20}"
+    if not all(re.fullmatch(f"{number}(,{number})*" if len(parts) == 1 else number, part)
                for part in parts) or len(parts) > 3:
         raise FleetError(f"--seeds is {words!r}: FIRST:END, FIRST:END:STEP or a list such as 3,5,8"
                          " was expected, of whole numbers from 0")
@@ -242,7 +246,9 @@ def _seeds(words: str) -> range | list[int]:
     if not found:
         raise FleetError(f"--seeds is {words!r}, which holds no seed: END must be above FIRST (the"
                          " first ten are 0:10)")
-    if found[-1] > LARGEST_SEED or max(found[0], found[-1]) > LARGEST_SEED:
+    if found[MOST_JOBS:]:  # of a longer range there may be no length
+        raise FleetError(f"--seeds is {words[:80]!r}, {AT_MOST}")
+    if max(found) > LARGEST_SEED:
         raise FleetError(f"--seeds is {words!r}: seeds go up to 2^64 - 1")
     return found
 
@@ -281,6 +287,7 @@ def key(changes: list[Change]) -> str:
     return json.dumps(sorted(changes), separators=(",", ":"))
 
 
-def mark(found: dict) -> str:
-    """Tells workflows apart: what is drawn, not where its nodes lie on the canvas."""
-    return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:16]
+def mark(prompt: dict) -> str:
+    """Tells workflows apart: by what is drawn, not by where nodes lie and how they are called."""
+    drawn = {number: (node["class_type"], node["inputs"]) for number, node in prompt.items()}
+    return hashlib.sha256(json.dumps(drawn, sort_keys=True).encode()).hexdigest()[:16]

@@ -135,7 +135,9 @@ class Worker:
             else:
                 found = results(order, prompt, outputs)
                 for place, picture in enumerate(found["pictures"]):
-                    picture["data"] = self._saved(picture.pop("image"), order.url, job, place)
+                    image = picture.pop("image")
+                    picture["file"] = f"{job:07}_{place}{Path(image['filename']).suffix}"
+                    picture["data"] = self._saved(image, order.url, picture["file"])
                 used += [self._path(image) for output in outputs.values()
                          for image in output.get("images", [])]
         except server.ServerFailed as error:
@@ -178,13 +180,11 @@ class Worker:
     def _path(self, image: dict) -> Path:
         return self._scratch / image["type"] / image["subfolder"] / image["filename"]
 
-    def _saved(self, image: dict, url: str | None, job: int, place: int) -> bytes | None:
-        path = self._path(image)
-        data = path.read_bytes()
+    def _saved(self, image: dict, url: str | None, name: str) -> bytes | None:
+        data = self._path(image).read_bytes()
         if url is None:
             return data
         import fsspec
-        name = f"{job:07}_{place}{path.suffix}"
         with fsspec.open(f"{url.rstrip('/')}/{name}", "wb") as to:
             to.write(data)
         return None

@@ -17,7 +17,7 @@ from .host.run.resume import At, Resumable, Score
 from .metadata import ANSWERS_FROM_CACHE, as_text, reported
 from .pictures import viewer
 from .samplers import ksampler_inputs, observer_for
-from .sockets import LLLA, TRAJECTORY, llla_of
+from .sockets import LLLA, TRAJECTORY, check_choices, llla_of
 
 
 class Rank(NamedTuple):
@@ -130,9 +130,7 @@ class BayesDiffBestOfN(io.ComfyNode):
     def execute(cls, model, seed, steps, cfg, sampler_name, scheduler, positive, negative,
                 latent_image, denoise, n, keep, drop_at, drop_schedule, rank_by, uncertainty_seed,
                 keep_steps, seed_stride=1000, posterior=None) -> io.NodeOutput:
-        if rank_by not in RANKS:  # through a link anything can come
-            raise BayesDiffError(f"rank_by is {str(rank_by)[:80]!r}, one of {', '.join(RANKS)} was"
-                                 " expected: unlink it, or choose one of these.")
+        check_choices(cls, drop_schedule=drop_schedule, rank_by=rank_by)
         rank, posterior = RANKS[rank_by], llla_of(posterior)
         options = Options(uncertainty_seed=uncertainty_seed, keep_steps=keep_steps,
                           check=rank.check)
@@ -230,9 +228,7 @@ def _shown(best: list[Resumable], runs: list[Resumable], trajectory) -> dict:
     """Every seed with its picture, the finished ones with their maps, for web/gallery.js."""
     pictures = viewer.shown(viewer.of_latents, [run.looks for run in runs],
                             best[0].observation.trajectory) or [None] * len(runs)
-    finite = bool(trajectory.variance.isfinite().all())  # what is not is told of in the report
-    seen = finite and viewer.shown(viewer.of_trajectory, trajectory) \
-        or {"images": [], "colors": []}
+    seen = viewer.shown(viewer.of_trajectory, trajectory) or {"images": [], "colors": []}
     maps = {run.seed: image for run, image in zip(best, seen["images"])}
     return {"colors": seen["colors"],
             "runs": [{"seed": str(run.seed),

@@ -17,7 +17,14 @@ from .host import waiting
 from .pictures import viewer
 from .pictures.histogram import histogram
 from .scores import scores_of, silences, with_taught
-from .sockets import TRAJECTORY, images_in, latents_in, scores_in, trajectories_of
+from .sockets import (
+    TRAJECTORY,
+    check_choices,
+    images_in,
+    latents_in,
+    scores_in,
+    trajectories_of,
+)
 
 COMPARE, ADD = "only compare", "add"
 BY_CRITERION, ALL, STOP = "keep by criterion", "keep all", "stop the run"
@@ -149,6 +156,8 @@ class BayesDiffFilter(io.ComfyNode):
                 wait_seconds=(600,), no_answer=(BY_CRITERION,), when_empty=(BLOCK,),
                 first_index=(0,), scores=None, trajectory=None, images=None, latents=None,
                 masks=None) -> io.NodeOutput:
+        check_choices(cls, criterion=criterion[0], reference_mode=reference_mode[0],
+                      no_answer=no_answer[0], when_empty=when_empty[0])
         latents = None if latents is None else latents_in("latents", latents)
         images, masks = (value if value is None else images_in(name, value)
                          for name, value in (("images", images), ("masks", masks)))
@@ -192,8 +201,7 @@ class BayesDiffFilter(io.ComfyNode):
                 no_answer: str) -> tuple[filtering.Decision, str]:
         """What the user picks, or what is to be done when nobody does; and how it came about."""
         report = {"scores": scores, **told_of(decision), "thumbnails": thumbnails}
-        workflow = (cls.hidden.extra_pnginfo or {}).get("workflow") or {}
-        answer = waiting.choice(cls.hidden.unique_id, workflow.get("id"), report, seconds)
+        answer = waiting.choice(cls.hidden.unique_id, metadata.workflow_of(cls), report, seconds)
         if answer.picked is not None:
             return _keeping(scores, answer.picked), f"you picked {len(answer.picked)}"
         if no_answer == STOP:

@@ -21,7 +21,7 @@ from ..bayesdiff_core.trajectory import mixed_seed
 from .files import painted_file
 from .metadata import reported
 from .pictures import viewer
-from .sockets import TRAJECTORY, latent_of, trajectory_of
+from .sockets import TRAJECTORY, check_choices, latent_of, trajectory_of
 
 VARIANCE = "variance"
 
@@ -120,6 +120,8 @@ class BayesDiffHeatmap(io.ComfyNode):
                 remove_low_pass, seed, mask_by, mask_threshold, grow, blur, color_bar,
                 variance=None, trajectory=None, samples=None, vae=None,
                 image=None, map=DOUBT, painted_mask="") -> io.NodeOutput:
+        check_choices(cls, method=method, color_map=color_map, mask_by=mask_by,
+                      value_range=value_range, map=map)
         trajectory = trajectory_of(trajectory)
         source = source_of(variance, trajectory, samples, step)
         of_doubt = trajectory is not None and step == -1 and method == "fast" and map == DOUBT

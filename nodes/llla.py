@@ -15,7 +15,7 @@ from .files.names import check_inside, save_path, state
 from .host import fit as data_loop
 from .metadata import reported
 from .pictures.level_plot import level_plot
-from .sockets import LLLA, llla_of, single
+from .sockets import LLLA, check_choices, llla_of, single
 from .version import PACK_VERSION
 
 FOLDER = "llla"
@@ -106,6 +106,7 @@ class BayesDiffLLLAFit(io.ComfyNode):
     def execute(cls, model, positive, structure, num_latents, timesteps, prior, prior_precision,
                 temperature, empty_share, seed, size, latents=None, images=None, vae=None,
                 negative=None, posterior=None, parts=(1,), part=(0,)) -> io.NodeOutput:
+        check_choices(cls, structure=structure[0], timesteps=timesteps[0], prior=prior[0])
         model, = single("model", model)
         settings = data_loop.Settings(structure[0], num_latents[0], timesteps[0], empty_share[0],
                                       seed[0], part[0], parts[0])
@@ -147,6 +148,7 @@ class BayesDiffLLLASave(io.ComfyNode):
 
     @classmethod
     def execute(cls, posterior, filename_prefix, folder, overwrite) -> io.NodeOutput:
+        check_choices(cls, folder=folder)
         place = _output_folder() if folder == "output" else \
             Path(folder_paths.get_folder_paths(FOLDER)[0])
         path = save_path(place, filename_prefix, overwrite)
@@ -197,6 +199,7 @@ class BayesDiffLLLALoad(io.ComfyNode):
 
     @classmethod
     def execute(cls, file, structure, prior, prior_precision, temperature) -> io.NodeOutput:
+        check_choices(cls, structure=structure, prior=prior)
         path = _path(file)
         if path is None:
             raise BayesDiffError(f"{file[:120]} is in neither models/llla nor output/llla: refresh"

@@ -9,7 +9,7 @@ from .host.run import states
 from .host.run.recipes import NOTHING_KNOWN, Links
 from .host.run.variations import Move, resampled
 from .metadata import ANSWERS_FROM_CACHE, as_text, reported
-from .sockets import TRAJECTORY, trajectory_of
+from .sockets import TRAJECTORY, check_choices, trajectory_of
 
 DRAWS = ["deviations", "gaussian"]
 
@@ -99,6 +99,7 @@ class BayesDiffResample(io.ComfyNode):
     def execute(cls, trajectory=None, *, step, fraction, count, strength, strength_unit, draw, seed,
                 mask=None, positive=None, negative=None, model=None, mean=None, variance=None,
                 guider=None, sampler=None, sigmas=None, cfg=0.0) -> io.NodeOutput:
+        check_choices(cls, strength_unit=strength_unit, draw=draw)
         checks.at_least("count", count, 1)
         trajectory = trajectory_of(trajectory)
         links = Links(guider, model, positive, negative, cfg, sampler)

@@ -15,7 +15,7 @@ from .host.run.by_mode import MODES, PAPER_RULES, Options, Taken
 from .host.run.sampling import Forming, Observation, Observer
 from .metadata import ANSWERS_FROM_CACHE, HIDDEN, as_text, reported, workflow_of
 from .pictures import viewer
-from .sockets import LLLA, TRAJECTORY, llla_of
+from .sockets import LLLA, TRAJECTORY, check_choices, llla_of
 
 ALIASES = ["uncertainty", "unsure", "confidence", "doubt", "hands", "artifacts", "broken",
            "quality", "overlay", "heatmap", "variance", "bayesian", "ksampler"]
@@ -48,8 +48,8 @@ class BayesDiffKSampler(io.ComfyNode):
     @classmethod
     def execute(cls, model, seed, steps, cfg, sampler_name, scheduler, positive, negative,
                 latent_image, denoise, posterior=None, **widgets) -> io.NodeOutput:
-        options = Options(**widgets)
-        posterior = llla_of(posterior)
+        check_choices(cls, **widgets)
+        options, posterior = Options(**widgets), llla_of(posterior)
         mode = by_mode.taken(options.mode, posterior, sampler_name)
         observer = observer_for(mode.mode, model, posterior, latent_image, options)
         latent, seen = sampling.sample(model, watched(observer, cls), seed, steps, cfg,
@@ -87,8 +87,8 @@ class BayesDiffSamplerCustom(io.ComfyNode):
     @classmethod
     def execute(cls, noise, guider, sampler, sigmas, latent_image, posterior=None,
                 **widgets) -> io.NodeOutput:
-        options = Options(**widgets)
-        posterior = llla_of(posterior)
+        check_choices(cls, **widgets)
+        options, posterior = Options(**widgets), llla_of(posterior)
         mode = by_mode.taken(options.mode, posterior, sampler, guider)
         observer = observer_for(mode.mode, guider.model_patcher, posterior, latent_image, options)
         latent, seen = sampling.sample_guider(guider, watched(observer, cls), noise, sampler,
@@ -233,6 +233,9 @@ def results(latent: dict, latent_image: dict, seen: Observation, mode: Taken,
     trajectory = sampling.with_latents(seen.trajectory, latent_image, latent)
     variance = trajectory.latent_variance()
     doubt = core_scores.default(trajectory)
+    # An image that overflowed costs the others of its batch neither the run nor their doubt.
+    every = core_scores.of_trajectory(trajectory) if variance.isfinite().all() else \
+        {core_scores.DEFAULT: doubt.values}
     scores = doubt.values.tolist()
     notes = list(seen.notes)
     if mode.mode == "free" and posterior is not None:
@@ -247,8 +250,7 @@ def results(latent: dict, latent_image: dict, seen: Observation, mode: Taken,
               "check_calls": seen.check_calls,
               "uncertain_steps": list(seen.uncertain), "kept_steps": trajectory.steps.tolist(),
               "notes": notes,
-              "all": {name: each.tolist()
-                      for name, each in core_scores.of_trajectory(trajectory).items()}}
+              "all": {name: each.tolist() for name, each in every.items()}}
     lines = [f"mode {mode.mode}{f' ({mode.why})' if mode.why else ''}: {seen.calls} network calls,"
              f" {seen.extra_calls} extra ones, {seen.check_calls} to check the picture",
              f"{core_scores.DEFAULT}: {_numbers(scores)}"]

@@ -6,7 +6,7 @@ from ..bayesdiff_core import doubt, evidence
 from ..bayesdiff_core.checks import BayesDiffError
 from .host import rescore
 from .metadata import as_text, reported
-from .sockets import single
+from .sockets import check_choices, single
 
 MEASURES = ("how much the model changes the picture when noise is put on it and removed again,"
             " relative to the picture's contrast. Higher is less sure")
@@ -67,6 +67,7 @@ class BayesDiffScoreImage(io.ComfyNode):
     @classmethod
     def execute(cls, model, positive, cfg, effort, seed, latent=None, image=None, vae=None,
                 negative=None) -> io.NodeOutput:
+        check_choices(cls, effort=effort[0])
         model, = single("model", model)
         latents = rescore.latents_of(model, latent, image, vae[0] if vae else None)
         prompts = prompts_of(positive, negative, cfg[0], len(latents))

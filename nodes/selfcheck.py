@@ -10,7 +10,7 @@ from ..bayesdiff_core.selfcheck import self_check
 from .files import taught_file
 from .metadata import as_text, reported
 from .scores import scores_of
-from .sockets import TRAJECTORY, scores_in
+from .sockets import TRAJECTORY, check_choices, scores_in
 
 CHECK, ADD = "only check", "add"
 
@@ -64,6 +64,7 @@ class BayesDiffSelfCheck(io.ComfyNode):
     @classmethod
     def execute(cls, liked, disliked, scores=None, trajectory=None, name=("",),
                 teach=(CHECK,)) -> io.NodeOutput:
+        check_choices(cls, teach=teach[0])
         adding = teach[0] == ADD
         if adding and not (trajectory and name[0].strip()):
             raise BayesDiffError(f"teach is {ADD!r}, and"

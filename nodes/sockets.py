@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import torch
 from comfy_api.latest import io
 
+from ..bayesdiff_core import checks
 from ..bayesdiff_core.checks import BayesDiffError
 from ..bayesdiff_core.llla import Llla
 from ..bayesdiff_core.trajectory import Trajectory, joined
@@ -83,6 +84,13 @@ def flat(value) -> Iterator:
 def _wrong(name: str, value, expected: str) -> BayesDiffError:
     return BayesDiffError(f"{name} is a {type(value).__name__}, so it comes from a node of another"
                           f" kind: link {expected}.")
+
+
+def check_choices(node: type[io.ComfyNode], **given) -> None:
+    """Refuses what is not in the node's own lists: through a link anything can come."""
+    for port in node.define_schema().inputs:
+        if isinstance(port, io.Combo.Input) and port.id in given:
+            checks.one_of(port.id, given[port.id], port.options)
 
 
 def single(name: str, values: list) -> list:

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from bayesdiff_core import doubt, evidence, scores
-from benchmarks.worlds import WORLDS, nets, sampling
+from benchmarks.worlds import WORLDS, nets, rivals, sampling
 from tools.judge import Features
 from tools.places import cache_folder
 
@@ -148,7 +148,7 @@ def drawn(given: sampling.Scene, indices: range) -> dict[str, torch.Tensor]:
         estimates.append(denoised)
         slopes.append((x - denoised) / sigma)
         if step == probe_at:
-            found["covariance"] = evidence.posterior_covariance(
+            found["covariance"] = rivals.posterior_covariance(
                 given.denoise, x, denoised, sigma, _signs(x), given.flow)
 
     riders = [given.rider(seeds, meaning) for meaning in ("independent", "shared")] \
@@ -156,14 +156,14 @@ def drawn(given: sampling.Scene, indices: range) -> dict[str, torch.Tensor]:
     picture, offsets = sampling.run(given, levels[0] * noise(), noise, see, riders)
     maps = {"late 20": evidence.late_change(estimates, 0.2),
              "late 40": evidence.late_change(estimates, 0.4),
-             "acceleration": evidence.acceleration_map(slopes[steps // 4:])}
+             "acceleration": rivals.acceleration_map(slopes[steps // 4:])}
     for rider, offset in zip(riders, offsets):
         maps[rider.noise_model] = rider.variance(offset)
     if riders:
         found[f"score {SEMANTIC}"] = semantic(picture + offsets[1])
     found["score present: trajectory variance"] = scores.mean(maps["late 40"])
     found["score present: relative change"] = scores.relative_change(maps["late 40"], picture)
-    found["score acceleration"] = evidence.acceleration(slopes)
+    found["score acceleration"] = rivals.acceleration(slopes)
     covariance = found.pop("covariance") / evidence.contrast(picture).float()[:, None, None, None]
     found["score covariance"] = evidence.mean(covariance).clamp(min=1e-12)
     found |= {f"map {name}": evidence.relative(one, picture)[:, 0] for name, one in maps.items()}
@@ -182,7 +182,7 @@ def _early(given, x, step, fraction, estimates: Sequence, slopes: Sequence) -> d
     now, sigma = estimates[-1], float(given.sigmas[step])
     recent = max(2, round(RECENT * (len(given.sigmas) - 1)))
     change = evidence.relative(evidence.late_change(estimates[-recent:], 1.0), now)
-    covariance = evidence.posterior_covariance(given.denoise, x, now, sigma, _signs(x), given.flow)
+    covariance = rivals.posterior_covariance(given.denoise, x, now, sigma, _signs(x), given.flow)
     covariance = covariance / evidence.contrast(now).float()[:, None, None, None]
     values = {}
     for name, calls in AHEAD.items():
@@ -193,7 +193,7 @@ def _early(given, x, step, fraction, estimates: Sequence, slopes: Sequence) -> d
         values |= {f"look ahead, {name}, {part}": value for part, value in found.parts.items()}
     values |= {"recent change": evidence.mean(change),
               "recent change, top 5 %": evidence.top_share(change),
-              "acceleration": evidence.acceleration(slopes),
+              "acceleration": rivals.acceleration(slopes),
               "covariance": evidence.mean(covariance).clamp(min=1e-12),
               "total variation (trivial)": total_variation(now),
               "contrast (trivial)": evidence.contrast(now).sqrt()}
@@ -209,7 +209,7 @@ def semantic(pictures: torch.Tensor) -> torch.Tensor:
     """K x B x 1 x H x W -> B."""
     flat = ((pictures.flatten(0, 1) + 1) / 2).clamp(0, 1).movedim(1, -1).expand(-1, -1, -1, 3)
     features = torch.cat([_features()(part) for part in flat.split(100)])
-    return evidence.semantic(features.unflatten(0, pictures.shape[:2]))
+    return rivals.semantic(features.unflatten(0, pictures.shape[:2]))
 
 
 @functools.cache

@@ -2,7 +2,7 @@
 what is plain of the recipe."""
 
 import json
-import math
+import sys
 from pathlib import Path
 
 import folder_paths
@@ -148,8 +148,8 @@ def _is_recipe(value, images: int) -> bool:
             and sum(part["images"] for part in parts) == images)
 
 
-def _is_number(value, most: float = math.inf) -> bool:
-    return type(value) in (int, float) and abs(value) <= most and value == value
+def _is_number(value, most: float = sys.float_info.max) -> bool:
+    return type(value) in (int, float) and abs(value) <= most
 
 
 def _is_part(part) -> bool:

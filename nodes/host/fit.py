@@ -100,9 +100,7 @@ def fit(model, prompts: list, examples: list[Example], settings: Settings, prior
 def check(model, settings: Settings, earlier: Llla | None = None) -> LastAffine:
     """Refuses, before anything is run, what a fit would stumble over; the model's last layer."""
     checks.at_least("number of noised latents", settings.latents, 1)
-    if settings.timesteps not in TIMESTEPS:
-        raise BayesDiffError(f"timesteps is {settings.timesteps!r}, one of {TIMESTEPS} was"
-                             " expected.")
+    checks.one_of("timesteps", settings.timesteps, TIMESTEPS)
     if not 0 <= settings.empty_share <= 1:
         raise BayesDiffError(f"share of empty-prompt calls is {settings.empty_share}, 0 to 1 was"
                              " expected.")

@@ -117,7 +117,10 @@ def looked_at(ask: Ask, picture: torch.Tensor, model_sampling, effort: Effort,
     frame = _Frame.of(model_sampling)
     maps = evidence.of_picture(_denoise(ask), picture, _shared_noise(picture, seed), frame.flow,
                                effort, frame.reach)
-    return _seen(maps, picture, tuple(frame.notes(effort)))
+    seen = _seen(maps, picture, tuple(frame.notes(effort)))
+    for one in seen.maps.values():
+        checks.finite("what the network made of the pictures", one)
+    return seen
 
 
 def looked_ahead(ask: Ask, x: torch.Tensor, sigmas: torch.Tensor, denoised: torch.Tensor,
@@ -147,8 +150,6 @@ def _shared_noise(x: torch.Tensor, seed: int) -> Callable[[int], torch.Tensor]:
 def _seen(maps: dict[str, torch.Tensor], picture: torch.Tensor,
           notes: tuple[str, ...] = ()) -> Seen:
     maps = {name: one.to("cpu", torch.float32) for name, one in maps.items()}
-    for one in maps.values():
-        checks.finite("what the network made of the pictures", one)
     return Seen(maps, picture.to("cpu", torch.float32), notes)
 
 

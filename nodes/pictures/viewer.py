@@ -45,8 +45,8 @@ def shown(make, *args):
 
 def of_trajectory(trajectory: Trajectory) -> dict | None:
     """What the picture was going to be and the root of Var(x_t) at the kept steps, of the result
-    its doubt; None for latents that are no pictures."""
-    if trajectory.mean.ndim - 1 not in (4, 5):
+    its doubt; None for latents that are no pictures, or not finite, which the report tells of."""
+    if trajectory.mean.ndim - 1 not in (4, 5) or not trajectory.variance.isfinite().all():
         return None
     frames, deviations = _step_frames(trajectory)
     sheets = _sheets(frames[:MOST_IMAGES], deviations[:MOST_IMAGES], trajectory.steps.tolist(),
@@ -112,8 +112,8 @@ def of_heatmap(image: torch.Tensor | None, deviation: torch.Tensor, trajectory: 
     entries = [{"result": sheet, "mask": {"file": file, "key": key, "painted": painted}}
                for sheet, file, key, painted
                in zip(results, to_paint, masks.keys, masks.painted)]
-    if trajectory is not None:
-        steps = of_trajectory(trajectory)["images"]
+    if trajectory is not None and (told := of_trajectory(trajectory)):
+        steps = told["images"]
         each = trajectory.mean.shape[3] if trajectory.mean.ndim == 6 else 1  # latent frames
         for number, entry in enumerate(entries):
             clip, frame = divmod(number, frames)

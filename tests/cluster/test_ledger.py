@@ -125,6 +125,8 @@ def test_a_taught_score_counts_within_prompts(filled, tmp_path):
                   "sum": [1 + (5 * i) % 12 for i in range(12)]}
         runs = taught.added(runs, taught.run_of(scores, list(range(6)), list(range(6, 12))))
     choosing.pack.module("nodes.files.taught_file").write(file, runs)
+    with ledger.opened(folder) as book:  # one that overflowed
+        book.record([picture(99, 99, 0)._replace(score=None, scores='{"doubt": null}')])
     with ledger.read_only(folder) as book:
         choice = choosing.choose(book, choosing.filtering.Rule("keep n", keep=3),
                                  taught_file=file)
@@ -133,6 +135,7 @@ def test_a_taught_score_counts_within_prompts(filled, tmp_path):
                 and each.group == prompt}
         assert kept == {base, 2 * base, 3 * base}
     assert all(0 <= each.score <= 1 for each in choice.pictures)
+    assert len(choice.pictures) == len(rows) and "left out" in choice.notes[0]
 
 
 def test_kept_and_rejected_are_files_in_order_of_score_and_a_page(filled):

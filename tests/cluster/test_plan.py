@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from fleet import FleetError, plan
+from fleet import FleetError, ledger, plan
 from tests.cluster.helpers import dice
 from tools import workflow as files
 from tools.places import REPOSITORY
@@ -18,7 +18,7 @@ NODES = {node["class_type"]: {} for node in dice().values()}
 def jobs(seeds=None, grid=(), table=None, graph=None):
     made = plan.variations(seeds, list(grid), table)
     found = list(made.jobs(graph or plan.graph(dice(), NODES)))
-    assert len(found) == len(made)
+    assert len(found) == made.pictures
     return found
 
 
@@ -47,7 +47,8 @@ def test_an_order_of_widgets_does_not_make_another_job():
 @pytest.mark.parametrize("words, told", [
     ("5:5", "holds no seed"), ("9:3", "holds no seed"), ("0:1000000000", "at most 1,000,000"),
     ("a:b", "FIRST:END"), ("-3:5", "FIRST:END"), ("0:10:0", "step of 1"), ("1:2:3:4", "FIRST:END"),
-    ("18446744073709551616", "2\\^64 - 1")])
+    ("18446744073709551616", "2\\^64 - 1"), ("0:18446744073709551615", "at most 1,000,000"),
+    ("9" * 5000, "FIRST:END")])
 def test_bad_seeds_are_refused_in_words(words, told):
     with pytest.raises(FleetError, match=told):
         jobs(words)
@@ -62,6 +63,14 @@ def test_widgets_that_are_not_there_or_not_single_are_refused():
         jobs("0:3", ["5.model=1"])
     with pytest.raises(FleetError, match="nothing is varied"):
         jobs()
+    with pytest.raises(FleetError, match="at most 1,000,000"):
+        jobs(grid=[f"5.{name}=" + "|".join("0123456789") for name in "abcdefghijklmnopqrstuvwxyz"])
+
+
+def test_a_widget_that_is_not_there_is_refused_before_a_job_is_written():
+    made = plan.variations("0:3", ["5.nothing=1"], None)
+    with pytest.raises(FleetError, match="names 0 widgets"):
+        made.jobs(plan.graph(dice(), NODES))
 
 
 def test_the_seed_is_found_behind_a_noise_node_and_a_link():
@@ -95,6 +104,21 @@ def test_of_several_seeds_one_is_to_be_named_and_both_formats_change_alike(singl
     assert files.api_prompt(found, info)["6"]["inputs"]["seed"] == 0, "the workflow was changed"
 
 
+def test_a_workflow_is_the_same_when_it_was_moved_and_saved_again_and_another_when_it_draws_another(
+        single):
+    found = files.read(REPOSITORY / "example_workflows" / "3 Mend the red parts.json")
+    info = ask(single.address, "/object_info")
+    mark = plan.mark(plan.graph(found, info).prompt)
+    moved = json.loads(json.dumps(found))
+    moved["extra"]["ds"] = {"scale": 2, "offset": [5, 5]}
+    for node in moved["nodes"]:
+        node["pos"], node["title"] = [1, 2], f"mine {node['id']}"
+    assert plan.mark(plan.graph(moved, info).prompt) == mark
+    name, = (node for node in moved["nodes"] if node["widgets_values"] == ["hand"])
+    name["widgets_values"] = ["die"]
+    assert plan.mark(plan.graph(moved, info).prompt) != mark
+
+
 @pytest.mark.parametrize("content, told", [
     ("{", "is no JSON"), ("[]", "is no workflow"), ('{"a": 1}', "is no workflow"),
     (json.dumps({"1": {"class_type": "KSampler", "inputs": {}}}), "has no BayesDiff_KSampler")])
@@ -117,6 +141,18 @@ def test_bad_commands_say_why_and_write_nothing(workflow, tmp_path, arguments, t
     code, said = command([workflow, *arguments, "--cpu", "--output", tmp_path / "out"])
     assert code == 1 and told in said and "Traceback" not in said
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_be_read_or_written_is_told_in_words(tmp_path):
+    (tmp_path / ledger.FILE).write_text("no ledger at all")
+    with ledger.opened(tmp_path / "sound"):
+        pass
+    for arguments, told in [(["status", tmp_path], "is no ledger, or a damaged one"),
+                            (["export", tmp_path / "sound", "--to", tmp_path / "none" / "a.csv"],
+                             "No such file or directory")]:
+        code, said = command(arguments)
+        assert code == 1 and told in said and "Traceback" not in said
+    assert (tmp_path / ledger.FILE).read_text() == "no ledger at all"
 
 
 def test_without_ray_it_says_how_to_get_it(workflow, tmp_path):

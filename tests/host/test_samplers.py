@@ -147,6 +147,23 @@ def test_progress_counts_the_extra_calls_and_ends_full(case, ksampler, posterior
     assert values == sorted(values) and values[-1] == 6 + report["extra_calls"]
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_one_step_is_the_stock_samplers_and_only_the_check_tells_of_it(case, pack, known):
+    """As models draw that were made for it."""
+    case = case("sd3")
+    guider = stock_nodes.BasicGuider.execute(case.model, case.positive)[0]
+    sampler = comfy.samplers.ksampler("euler") if known else comfy.samplers.KSAMPLER(sample_euler)
+    inputs = (stock_nodes.RandomNoise.execute(7)[0], guider, sampler, torch.tensor([1.0, 0.0]),
+              case.latent)
+    stock = stock_nodes.SamplerCustomAdvanced.execute(*inputs)[0]["samples"]
+    latent, variance, *_, report, _ = pack.samplers.BayesDiffSamplerCustom.execute(
+        *inputs, check="quick").args
+    said = json.loads(report)
+    assert torch.equal(latent["samples"], stock) and not variance["samples"].any()
+    assert said["notes"] == [pack.core.scores.STILL] and said["check_calls"] == 6
+    assert said["scores"][0] > 0 and said["parts"]["pull 1.2, mean"][0] > 0
+
+
 def test_kept_steps_hold_the_stock_samplers_states(case, ksampler):
     case = case("sd15")
     case.steps = 6
@@ -329,7 +346,7 @@ def test_what_cannot_be_true_is_refused_in_words(case, pack, posterior_of, ksamp
             (custom(skip_schedule="steps", uncertain_steps=" "), "is not a step"),
             (custom(sampler=comfy.samplers.ksampler("heun"), mode="paper"), "ddim or euler"),
             (custom(sigmas=torch.tensor([0.5, 1.0, 0.0])), r"sigmas\[0\] = 0.5 is followed by 1"),
-            (custom(sigmas=torch.tensor([1.0, 0.0]), mode="free"), "steps .* at least 2")]:
+            (custom(sigmas=torch.tensor([1.0]), mode="free"), "number of steps is 0, at least 1")]:
         with pytest.raises(pack.BayesDiffError, match=words):
             attempt()
     if nested:

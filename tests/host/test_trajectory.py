@@ -427,7 +427,8 @@ def test_damaged_tensors_are_refused_by_name(sound, refused, name, change, words
 @pytest.mark.parametrize("change", [
     [], 7, {"family": 3}, {"family": ["a", "b", 3, 4]}, {"family": ["a", "b\n", 3, True]},
     {"cfg": "8"}, {"cfg": True}, {"cfg": float("nan")}, {"sampler": 3}, {"options": []},
-    {"options": {"eta": [1]}}, {"parts": []}, {"parts": [{"images": 2, "seed": 1}]},
+    {"options": {"eta": float("inf")}}, {"options": {"eta": [1]}}, {"parts": []},
+    {"parts": [{"images": 2, "seed": 1}]},
     {"parts": [{"images": 1, "seed": -1, "batch_index": []}]},
     {"parts": [{"images": 1, "seed": 2**64, "batch_index": []}]},
     {"parts": [{"images": 1, "seed": 1, "batch_index": [1, 2]}]}, {"more": 1}])

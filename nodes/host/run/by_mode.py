@@ -6,6 +6,7 @@ from typing import NamedTuple
 import torch
 from comfy.samplers import sampler_object
 
+from ....bayesdiff_core import checks
 from ....bayesdiff_core.checks import BayesDiffError
 from ....bayesdiff_core.deviations import NOISE_MODELS
 from ....bayesdiff_core.llla import Llla
@@ -47,7 +48,7 @@ class Options(NamedTuple):
 
     def request(self, mode: str) -> Request:
         return Request(SHARES[mode], self.schedule, self.probe_levels, self.deviations,
-                                  self.noise_model, mixed_seed(self.uncertainty_seed, -1))
+                       self.noise_model, mixed_seed(self.uncertainty_seed, -1))
 
 
 class Taken(NamedTuple):
@@ -57,9 +58,7 @@ class Taken(NamedTuple):
 
 def taken(mode: str, posterior: Llla | None, sampler, guider=None) -> Taken:
     """The mode that a run takes. sampler: a SAMPLER, or its name; guider: where one is given."""
-    if mode not in MODES:  # through a link anything can come
-        raise BayesDiffError(f"mode is {str(mode)[:80]!r}, one of {', '.join(MODES)} was expected:"
-                             " unlink it, or choose one of these.")
+    checks.one_of("mode", mode, MODES)
     if isinstance(sampler, str):
         check_names(sampler)
     if mode == "auto" and posterior is None:

@@ -15,11 +15,12 @@ SILENT = ("the sampler does not tell how the picture changes, so its model calls
 
 def observe(run: SamplerRun, seeds: list[int],
             keep_steps: int) -> tuple[torch.Tensor, Observation]:
-    checks.at_least("number of steps for trajectory variance", len(run.sigmas) - 1, 2)
+    steps = len(run.sigmas) - 1
+    checks.at_least("number of steps", steps, 1)
     recording = Recording(run, seeds, keep_steps)
     calls, notes = 0, []
     overheard = None if is_known(run.recipe.sampler) else \
-        Overheard(run.x.shape, recording.kept_levels(), len(run.sigmas) - 1)
+        Overheard(run.x.shape, recording.kept_levels(), steps)
 
     def call(x, sigma, *args, **kwargs):  # no more than that: a foreign sampler has its own manners
         nonlocal calls
@@ -40,7 +41,7 @@ def observe(run: SamplerRun, seeds: list[int],
         run.callback({**info, "variance": recording.recent})
 
     x = run.go(model=StandIn(run.model, call, overheard and overheard.hear), callback=callback)
-    if overheard and recording.reports < 2:
+    if overheard and recording.reports < min(steps, 2):
         recording.rely_on(overheard.estimates)
         notes.append(SILENT)
     return x, Observation(recording.finish(x), calls, notes=tuple(notes))

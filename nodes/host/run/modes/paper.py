@@ -97,8 +97,7 @@ def rule_of(function: Callable, flow: bool, options: dict | None = None,
             llla: Llla | None = None) -> Callable[[float, float], Rule]:
     """The paper's rule for a sampler function of the host, or a named one in the sampler's place.
     llla: for Analytic-DPM's noise energies; to count calls it may be left out."""
-    if paper_rule not in PAPER_RULES:
-        raise BayesDiffError(f"paper_rule is {paper_rule!r}, one of {PAPER_RULES} was expected.")
+    checks.one_of("paper_rule", paper_rule, PAPER_RULES)
     name = getattr(function, "__name__", type(function).__name__)
     if paper_rule == BY_SAMPLER:
         rule, name = SAMPLERS.get(name), name.removeprefix("sample_")
