@@ -6,6 +6,7 @@
                                         browser fleet)
     python run.py test --all-hosts      host and server tests on every known ComfyUI
     python run.py test soak             the long ones, under half an hour
+    python run.py test full             models as large as real ones, about as long
     python run.py serve                 ComfyUI with this pack, in your browser
     python run.py fleet FILE --seeds 0:1000 --output DIR
                                         many pictures on many servers (docs/fleet.md)
@@ -74,6 +75,8 @@ def test(options, host, python) -> int:
         return _test_all_hosts(options)
     if "soak" in options.tiers:
         return _soak(options, host, python)
+    if "full" in options.tiers:
+        return _full(options, host, python)
     tiers = TIERS if options.tiers in ([], ["all"]) else options.tiers
     if options.no_browser:
         tiers = [tier for tier in tiers if tier != "browser"]
@@ -190,6 +193,13 @@ def _soak(options, host, python) -> int:
     return sum(result.outcome == "failed" for result in found) or not found
 
 
+def _full(options, host, python) -> int:
+    """Large models, on one core; writes docs/full_size.md, with -k the rows of those that ran."""
+    found = _results(options, host, python, ["full"], {"OMP_NUM_THREADS": "1"})
+    reports.write_full_size(found, host.name)
+    return sum(result.outcome == "failed" for result in found) or not found
+
+
 def _results(options, host, python, paths, environ) -> list[reports.Result]:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "result.xml"
@@ -299,8 +309,8 @@ def _parse() -> argparse.Namespace:
     demoing.add_argument("--readme", action="store_const", const=["--readme"], default=[],
                          help="also make the pictures of README.md, in docs/images")
     tests = command(test, "run the tests")
-    tests.add_argument("tiers", nargs="*", choices=[*TIERS, "soak", "all", []], default=[],
-                       help="which tiers (default: all but soak)")
+    tests.add_argument("tiers", nargs="*", choices=[*TIERS, "soak", "full", "all", []],
+                       default=[], help="which tiers (default: all but soak and full)")
     tests.add_argument("--all-hosts", action="store_true",
                        help="on every known ComfyUI; writes docs/compatibility.md")
     tests.add_argument("--no-browser", action="store_true", help="leave the browser tier out")

@@ -139,14 +139,21 @@ class Deviations:
     def count(self) -> int:
         return self.plan.early + self.plan.late
 
+    def posterior_part(self, predictive: Predictive) -> torch.Tensor:
+        """What respond needs of a call's predictive: gamma, or what each draw of the weights adds.
+        The features, many times as large, can go before other calls are made."""
+        if self.noise_model == "shared":
+            return self._from_weights(predictive)
+        return predictive.variance().sqrt()
+
     def respond(self, sigma: float, x: torch.Tensor, deviations: torch.Tensor, d: torch.Tensor,
-                predictive: Predictive, predict: Predict,
+                part: torch.Tensor, predict: Predict,
                 mask: torch.Tensor | float = 1.0) -> torch.Tensor:
         """d(x + deviation) - d(x) for each deviation, count x B x ..., as the posterior sees it.
 
-        predict(x, sigma) -> d is called at probe levels only, with a multiple of x's batch. mask
-        is 0 where an inpainting model pastes known pixels over x and over what it returns;
-        `predict` does so already, and `predictive` has it in its scale.
+        part: the posterior's, above. predict(x, sigma) -> d is called at probe levels only, with a
+        multiple of x's batch. mask is 0 where an inpainting model pastes known pixels over x and
+        over what it returns; `predict` does so already, and the predictive has it in its scale.
         """
         early, late = deviations.split([self.plan.early, self.plan.late])
         probing = bool(self._ahead) and sigma <= self._ahead[0] * (1 + 1e-6)
@@ -165,11 +172,10 @@ class Deviations:
             late_d = self._transport(sigma, late, None, mask)
         answer = torch.cat([early_d, late_d])
         if self.noise_model == "shared":
-            return answer + self._from_weights(predictive)
+            return answer + part
         gathering = slice(0, len(early)) if self._ahead else slice(len(early), None)
-        gamma = predictive.variance().sqrt()
         gathered = answer[gathering]
-        gathered.add_(torch.where(self._signs(len(gathered), x), gamma, -gamma))
+        gathered.add_(torch.where(self._signs(len(gathered), x), part, -part))
         return answer
 
     def _signal(self, sigma: float) -> float:

@@ -117,9 +117,10 @@ def ride(given: Scene, labels: torch.Tensor, x: torch.Tensor, riders: Sequence[R
         for index, one in enumerate(posteriors):
             spread = predictive._replace(posterior=one).variance()
             gammas[index] += spread.flatten(1).sum(1, dtype=torch.float64)
-        return d, [rider.deviations.respond(sigma, at, part, d,
-                                            predictive._replace(posterior=rider.posterior), den)
-                   for rider, part in zip(riders, at_moving)]
+        found = [rider.deviations.posterior_part(predictive._replace(posterior=rider.posterior))
+                 for rider in riders]
+        return d, [rider.deviations.respond(sigma, at, part, d, own, den)
+                   for rider, part, own in zip(riders, at_moving, found)]
 
     for sigma, sigma_next in list(zip(levels, levels[1:]))[first:]:
         states.append(x)

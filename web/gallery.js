@@ -11,6 +11,8 @@ import { say, translated } from "./words.js";
 const HEIGHT = 320;
 const BINS = 24;
 const LEAST_SIDE = 76, MOST_SIDE = 256, LINE = 24; // pixels, of a card and of the words above
+// As many digits on each card: 0.200 beside 0.198.
+const figure = (score) => (score >= 0.001 && score < 100 ? score.toPrecision(3) : short(score));
 const FILTER = "BayesDiff_UncertaintyScoreFilter";
 const PICKED = "picked";
 const WIDGETS = ["criterion", "z", "percent", "keep", "threshold", "allow_empty", "groups",
@@ -56,7 +58,7 @@ class Gallery {
     },
     picture.file ? element("img", { src: fileURL(picture.file), alt: "", draggable: "false" })
       : element("span", {}, `${index + 1}`),
-    element("span", { class: "bayesdiff-score" }, short(picture.score))));
+    element("span", { class: "bayesdiff-score" }, figure(picture.score))));
     pictures.forEach(async ({ file, map }, index) => {
       const card = this.cards[index], layer = file && await map;
       if (!layer) return;
@@ -153,7 +155,7 @@ class FilterGallery extends Gallery {
   show(report) {
     if (!report?.scores) return;
     this.report = report;
-    this.key = this.asked();
+    this.decidedOn = this.asked();
     const { scores, thumbnails } = report;
     // The map of each, where the scores are of a sampler's own images.
     const { images, colors, opacity } = shownBy(sortedSampler(this.node)) ?? {};
@@ -199,11 +201,11 @@ class FilterGallery extends Gallery {
 
   async look() {
     const key = this.asked();
-    if (!this.report || this.waiting || key === this.key) return;
-    this.key = key;
+    if (!this.report || this.waiting || key === this.decidedOn) return;
+    this.decidedOn = key;
     const { scores } = this.report;
     const decided = await post("/bayesdiff/decide", { scores, ...JSON.parse(key) });
-    if (key === this.key && scores === this.report.scores) this.draw(decided);
+    if (key === this.decidedOn && scores === this.report.scores) this.draw(decided);
   }
 
   draw({ kept, groups, error }) {

@@ -10,6 +10,9 @@ const SAMPLERS = ["BayesDiff_KSampler", "BayesDiff_SamplerCustom"];
 const HEATMAP = "BayesDiff_UncertaintyHeatmap", REPAIR = "BayesDiff_RepairWhereUnsure";
 const [LATENT, TRAJECTORY] = [0, 2]; // outputs of a sampler
 const SETTINGS = ["seed", "steps", "cfg", "sampler_name", "scheduler"];
+// What decides on the mask of a map; the blueprint's node shows those that it has by the same name.
+const MASKING = ["mask_threshold", "mask_by", "grow", "blur", "map", "step", "value_range", "method",
+  "draws", "remove_low_pass", "painted_mask"];
 const SCORE = "BayesDiff_UncertaintyScore";
 const GAP = 60;
 
@@ -45,7 +48,7 @@ async function repair(node) {
   if (before?.subgraph) return show(before); // once is enough
   const blueprint = await fetched().catch(() => null);
   if (!blueprint) return tell("error", "repairNoBlueprint");
-  const made = asOneStep(sampler.graph, () => added(sampler, blueprint));
+  const made = asOneStep(sampler.graph, () => added(sampler, blueprint, mapOf(node, sampler)));
   show(made);
   const missing = made.inputs.some(({ widget }, slot) => !widget && !made.isInputConnected(slot));
   tell(missing ? "warn" : "success", missing ? "repairMissing" : "repairAdded");
@@ -59,7 +62,14 @@ async function fetched() {
   return JSON.parse(data);
 }
 
-function added(sampler, blueprint) {
+/** The heat map whose red parts are meant: the node itself, or the only one of its sampler. */
+function mapOf(node, sampler) {
+  const maps = node === sampler ? sampler.graph.nodes.filter((each) =>
+    each.comfyClass === HEATMAP && samplerOf(each) === sampler) : [node];
+  return maps.length === 1 ? maps[0] : null;
+}
+
+function added(sampler, blueprint, map) {
   const { graph } = sampler;
   const { right, top } = room(sampler);
   const made = [...app.canvas._deserializeItems({ nodes: blueprint.nodes,
@@ -73,12 +83,18 @@ function added(sampler, blueprint) {
   const decoder = decoderOf(sampler);
   if (decoder) relink(decoder, "vae", made, "vae");
   // A widget may be shown on the blueprint's node, or stand only where it is used.
-  const inside = made.subgraph.nodes.find(({ comfyClass }) => comfyClass === REPAIR);
-  for (const [name, value] of Object.entries(valuesOf(sampler, SETTINGS))) {
-    for (const widget of [widgetOf(made, name), widgetOf(inside, name)]) {
-      if (widget && value !== undefined) widget.value = name === "seed" ? Number(value) + 1 : value;
+  const take = (kind, from, names) => {
+    const inside = made.subgraph.nodes.find(({ comfyClass }) => comfyClass === kind);
+    for (const [name, value] of Object.entries(valuesOf(from, names))) {
+      for (const widget of [widgetOf(made, name), widgetOf(inside, name)]) {
+        if (widget && value !== undefined) widget.value = name === "seed" ? Number(value) + 1 : value;
+      }
     }
-  }
+  };
+  take(REPAIR, sampler, SETTINGS);
+  // A map's mask is not grown unless asked; a repair's is, by what was measured to repair most.
+  const grown = map && widgetOf(map, "grow")?.value;
+  if (map) take(HEATMAP, map, MASKING.filter((name) => name !== "grow" || grown));
   sampler.properties.bayesdiff_compare = compare(graph, made, decoder).id;
   return made;
 }

@@ -115,7 +115,8 @@ class Viewer {
         this.playButton, this.stepSlider,
         this.enlargeButton),
       element("div", { class: "bayesdiff-row" }, element("span", {}, say("sure")), this.bar,
-        element("span", {}, say("unsure")), this.opacitySlider),
+        element("span", {}, say("unsure")),
+        element("span", { class: "bayesdiff-opacity", title: say("opacity") }, "◐"), this.opacitySlider),
       this.splitRow,
       element("div", { class: "bayesdiff-row bayesdiff-repair" }, repairButton(this.node),
         this.editButton, this.dropButton));
@@ -142,8 +143,10 @@ class Viewer {
   }
 
   take({ map, steps_map: stepsMap, left_out: leftOut, colors, steps }, images) {
+    // Pictures of another run have no repaired ones yet. Those of the same are told again, and late.
+    const others = JSON.stringify(images) !== JSON.stringify(this.images);
+    if (others && isSampler(this.node)) comparing(this.node).forEach((viewer) => { viewer.repaired = []; });
     Object.assign(this, { images, map, stepsMap, leftOut, colors, total: steps });
-    if (isSampler(this.node)) comparing(this.node).forEach((viewer) => { viewer.repaired = []; });
     this.bar.style.setProperty("--colors", colors.map(([r, g, b, a]) =>
       `rgb(${r} ${g} ${b} / ${a / 255})`).join());
     this.enable(true);

@@ -23,7 +23,8 @@ def sample_with_deviations(predict: Predict, predict_with_posterior: PredictWith
 
     def call(at, at_offsets, sigma):
         d, predictive = predict_with_posterior(at, sigma)
-        return d, deviations.respond(sigma, at, at_offsets, d, predictive, predict)
+        return d, deviations.respond(sigma, at, at_offsets, d,
+                                     deviations.posterior_part(predictive), predict)
 
     levels = [float(s) for s in sigmas]
     for sigma, sigma_next in zip(levels, levels[1:]):

@@ -108,7 +108,7 @@ def run(given: Scene, x: torch.Tensor, noise: Callable[[], torch.Tensor],
         def predict(moved: torch.Tensor, level: float) -> torch.Tensor:
             return nets.output(given.net, moved, torch.full((len(moved),), float(level)))
 
-        moved = [rider.respond(sigma, at, part - at, d, predictive, predict)
+        moved = [rider.respond(sigma, at, part - at, d, rider.posterior_part(predictive), predict)
                  for rider, part in zip(riders, items[1:].split(counts))]
         return items - sigma * torch.cat([d[None], *(d + one for one in moved)])
 

@@ -11,7 +11,8 @@ def test_node_library_lists_the_pack_under_bayesdiff(page, screenshot):
     category = page.evaluate("() => window.LiteGraph.registered_node_types.BayesDiff_ModelInfo"
                              ".category")
     assert category == "bayesdiff"
-    page.locator(".node-library-tab-button").click()
+    page.evaluate("() => window.app.extensionManager.command.execute("
+                  "'Workspace.ToggleSidebarTab.node-library')")
     page.get_by_text("bayesdiff", exact=True).click()
     page.get_by_text("BayesDiff Model Info").first.wait_for()
     screenshot()

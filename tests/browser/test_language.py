@@ -6,6 +6,7 @@ import pytest
 
 from tests.browser.graphs import add_nodes, until
 from tests.browser.test_panels import LOOK, NODES, PLACES, SAMPLING, SEEDS, Panel, reopen
+from tools.places import REPOSITORY
 from tools.server import ask
 
 CHINESE = re.compile("[\u4e00-\u9fff]")
@@ -42,6 +43,15 @@ def test_panels_and_reports_are_in_chinese(in_chinese, screenshot):
                     && !["LINK", "TEXTAREA"].includes(each.tagName))
                 .flatMap((each) => [each.textContent, each.title ?? ""]))"""):
             assert CHINESE.search(words) or not re.search("[a-zA-Z]{2}", words), words
+    heat = panels[3]
+    page.evaluate(f"() => window.app.canvas.selectItems([{heat.node}])")
+    page.get_by_test_id("info-button").click()
+    text = (REPOSITORY / "web/docs/BayesDiff_UncertaintyHeatmap/zh.md").read_text("utf-8")
+    head = re.search("^## (.*)$", text, re.M)[1]
+    page.get_by_role("heading", name=head, exact=True).wait_for()
+    until(page, "[...document.images].some((image) => image.src.includes("
+                "'BayesDiff_UncertaintyHeatmap.jpg') && image.naturalWidth > 100)")
+    screenshot()
 
 
 def test_other_languages_are_in_english(page, server):

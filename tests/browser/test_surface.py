@@ -137,7 +137,7 @@ def test_the_custom_sampler_is_replaced_and_says_what_differs(page):
     ours = inputs_of(page, "BayesDiff_SamplerCustom")
     assert {name: ours[name] for name in theirs} == theirs
     assert inputs_of(page, "VAEDecode")["samples"][1] == 0
-    page.get_by_text("What was linked to denoised_output").wait_for()
+    page.get_by_text("What was linked to denoised_output").last.wait_for()
 
 
 def test_links_at_the_edge_of_a_subgraph_are_kept(page):
@@ -161,6 +161,8 @@ def test_links_at_the_edge_of_a_subgraph_are_kept(page):
 def test_the_repair_button_adds_the_blueprint_wired_and_one_run_shows_before_and_after(
         page, panels, nodes_2, screenshot):
     run(page, panels)
+    panels["map"].set("mask_threshold", 90)
+    panels["map"].set("grow", 3)
     panels["map"].find(".bayesdiff-repair button").click()
     repair = "window.app.graph.nodes.find((n) => n.subgraph)"
     shown = node("ImageCompare" if nodes_2 else "PreviewImage")  # the stock slider: 2.0 only
@@ -175,17 +177,25 @@ def test_the_repair_button_adds_the_blueprint_wired_and_one_run_shows_before_and
                                                      "positive", "negative")} == \
         {name: first[name] for name in ("steps", "cfg", "sampler_name", "model", "positive",
                                         "negative")}
+    maps = [each["inputs"] for each in prompt.values()
+            if each["class_type"] == "BayesDiff_UncertaintyHeatmap"]
+    assert [(each["mask_threshold"], each["grow"]) for each in maps] == [(90, 3)] * 2
     count = page.evaluate("() => window.app.graph.nodes.length")
     panels["steps"].find(".bayesdiff-repair button").click()  # of the same sampler: it is there
     page.wait_for_timeout(500)
     assert page.evaluate("() => window.app.graph.nodes.length") == count
     page.evaluate("() => Object.assign(window.app.canvas.ds, { scale: 0.5, offset: [0, 100] })")
+    page.evaluate(f"() => {{ {repair}.widgets.find((w) => w.name === 'tries').value = 1; }}")
     page.get_by_test_id("queue-button").click()
     compared = f"window.app.nodeOutputs[{shown}.id]"
     until(page, f"{compared}.a_images.length && {compared}.b_images.length" if nodes_2
-          else f"{compared}.images.length")
+          else f"{compared}.images.length", timeout=180_000)
     check_slider(panels["map"])
-    panels["steps"].wait(f"{SPLIT}.checkVisibility()")
+    page.get_by_text("0 active").wait_for()  # by then the sampler, from the cache, was told again
+    for name in ("steps", "map"):
+        panels[name].find("[aria-label='next image']").click()
+        panels[name].wait("root.querySelector('.bayesdiff-count').textContent === '2/4'"
+                          f" && {SPLIT}.checkVisibility()")
     page.wait_for_timeout(1000)
     screenshot()
 

@@ -126,7 +126,8 @@ def riding_along(net, sigmas, sampler, plan, batch=2):
     def predict(x, sigma):
         images, others = x[:batch], x[batch:].unflatten(0, (riding.count, batch))
         d, predictive = net.with_posterior(images, sigma)
-        moved = riding.respond(sigma, images, others - images, d, predictive, net.predict)
+        moved = riding.respond(sigma, images, others - images, d,
+                               riding.posterior_part(predictive), net.predict)
         return torch.cat([d, (d + moved).flatten(0, 1)])
 
     start = net.noise(4)[:batch]

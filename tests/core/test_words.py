@@ -11,6 +11,7 @@ from tools.places import REPOSITORY
 WEB = REPOSITORY / "web"
 LANGUAGES = sorted(WEB.glob("locales/*.json"))
 PAGES = sorted(WEB.glob("docs/*.md"))
+TRANSLATED = sorted(WEB.glob("docs/*/*.md"))  # where the front end looks for another language
 CHINESE = re.compile("[\u4e00-\u9fff]")
 
 
@@ -52,6 +53,13 @@ def test_words_are_said_only_if_they_are_in_the_table(path):
                json.loads(path.read_text("utf-8"))["words"].values())
 
 
+def test_scripts_ask_no_slot_for_its_links():
+    """Newer front ends keep links elsewhere: a slot's own are deprecated, and a message says so."""
+    for path in WEB.glob("*.js"):
+        source = path.read_text("utf-8")
+        assert re.findall(r"(?<!graph)\.links?\b", source) == [], path.name
+
+
 def told_by_the_pack() -> str:
     """All that the Python source says, values left out."""
     said = []
@@ -87,3 +95,29 @@ def test_tables_of_a_help_page_are_narrow(page):
     for row in rows:
         cells = [cell.strip() for cell in row.strip("|").split("|")]
         assert len(cells) == 2 and len(cells[0]) <= 34 and len(cells[1]) <= 110, row
+
+
+def table_of(text: str) -> list[str]:
+    """The first cells of all rows, without what is not the same in every language."""
+    cells = re.findall(r"^\| ([^|]+) \|", text, re.M)
+    return [" ".join(sorted(set(re.findall(r"[a-z]+_[a-z_]+", cell)))) for cell in cells]
+
+
+def test_every_help_page_is_there_in_every_language():
+    pages = {page.stem for page in PAGES}
+    for path in LANGUAGES:
+        theirs = {page.parent.name for page in TRANSLATED if page.stem == path.stem}
+        assert theirs == pages, path.stem
+
+
+@pytest.mark.parametrize("page", TRANSLATED, ids=lambda page: page.parent.name)
+def test_a_translated_help_page_has_the_parts_of_its_english(page):
+    """Headings, pictures, rows and the settings they are about, files and papers."""
+    text = page.read_text("utf-8")
+    english = (page.parent.parent / f"{page.parent.name}.md").read_text("utf-8")
+    for part in (r"^#+ ", r"\]\(([^)]*)\)", r"^\d\. ", r"^- ", r"arXiv\s+(\d+\.\d+)",
+                 r"`benchmarks/[^`]*`"):
+        assert re.findall(part, text, re.M) == re.findall(part, english, re.M), part
+    assert table_of(text) == table_of(english)
+    heads = re.findall("^#+ (.*)$", text, re.M)
+    assert all(CHINESE.search(head) for head in heads)

@@ -56,8 +56,8 @@ def test_deviations_of_a_run(noise_model, make):
         x = random(2, 1, 6, 5, seed=5).to(place)
         deviations = torch.zeros(riding.count, *x.shape, device=place)
         for now, after in zip(SIGMAS.tolist(), SIGMAS.tolist()[1:]):
-            moved = riding.respond(now, x, deviations, 0.3 * x, Predictive(made, phi, 1),
-                                   lambda at, sigma: 0.3 * at)
+            part = riding.posterior_part(Predictive(made, phi, 1))
+            moved = riding.respond(now, x, deviations, 0.3 * x, part, lambda at, sigma: 0.3 * at)
             deviations = deviations + (after - now) * moved
         return (riding.variance(deviations),)
     same(work)

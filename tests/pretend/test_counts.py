@@ -103,6 +103,25 @@ def test_memory_beside_the_stock_samplers_is_a_few_latents(run, name, mode, late
         latents + (4 * deviations if mode != "free" else 0)) * one.latent
 
 
+@pytest.mark.parametrize("mode, noise_model", [
+    ("free", "independent"), ("light", "independent"), ("accurate", "shared")])
+def test_no_features_are_held_while_the_network_runs(run, mode, noise_model):
+    """Of a U-Net they are as large as 80 latents, and the network itself takes most meanwhile."""
+    one, live = run("sd15"), []
+    posterior = one.posterior("diagonal")
+    handle = one.case.model.model.diffusion_model.register_forward_pre_hook(
+        lambda *_: live.append(device.MACHINE.live))
+    try:
+        one.stock()
+        stock = max(live)
+        live.clear()
+        one.ours(mode, posterior, noise_model=noise_model, deviations=2, check="off")
+    finally:
+        handle.remove()
+    assert (len(live) > STEPS) == (mode != "free")
+    assert max(live) - stock <= 60 * one.latent
+
+
 def test_memory_of_mode_free_is_bounded_whatever_the_steps(run):
     one = run("flux", steps=75)  # 40 % of them would be 30 latents
     assert one.ours("free", None).outside.peak - one.stock().outside.peak <= 25 * one.latent

@@ -113,6 +113,16 @@ def test_what_follows_the_sampler_works_and_stays_on_the_cpu(  # noqa: PLR0913
     assert on_the_cpu(score(case.model, case.positive, latent)[1])
 
 
+@pytest.mark.parametrize("name", ["flux", "wan"])
+def test_transformers_and_videos_are_resampled_and_chosen_from(case, fitted, sampled, resample,
+                                                               best_of_n, name):  # noqa: F811
+    case = case(name)
+    llla = fitted(case)
+    _, _, trajectory, *_ = sampled(case, llla, mode="light")
+    assert on_the_cpu(resample(trajectory)[0]) and on_the_cpu(resample(trajectory, step=0)[0])
+    assert on_the_cpu(best_of_n(case))
+
+
 @pytest.mark.parametrize("name, mode", [("sd15", "accurate"), *(("flux", mode) for mode in MODES)])
 def test_with_little_memory_weights_stay_away_and_the_picture_stays(case, fitted, sampled, name,
                                                                     mode):

@@ -120,8 +120,7 @@ class Riders:
     def answer(self, run: SamplerRun, question: Question, level: float) -> Answer:
         x, deviations = self._split(question.x)
         self.calls += 1
-        call = self._predictor.call(run, question, x, level)
-        self._mask = call.mask
+        answer, parts = self._heard(run, question, x, level)
         probes: list[list[Answer]] = []  # the unconditional result's are the same, in this order
 
         def probe(at: torch.Tensor, _) -> torch.Tensor:
@@ -131,18 +130,26 @@ class Riders:
         def probe_unconditional(at: torch.Tensor, _) -> torch.Tensor:
             return (at - torch.cat([each.uncond for each in probes.pop(0)])) / level
 
-        def widened(denoised, riding: Deviations, predictive, predict, mask=1.0) -> torch.Tensor:
+        def widened(denoised, riding: Deviations, part, predict, mask=1.0) -> torch.Tensor:
             d = (x - denoised) / level
-            moved = riding.respond(level, x, deviations, d, predictive, predict, mask)
+            moved = riding.respond(level, x, deviations, d, part, predict, mask)
             riders = torch.add(denoised + deviations, moved, alpha=-level)
             return torch.cat([denoised, riders.flatten(0, 1).to(denoised)])
 
-        denoised = widened(call.answer.denoised, self._deviations, call.predictive, probe,
-                           call.mask)
-        if call.answer.uncond is None:
+        denoised = widened(answer.denoised, self._deviations, parts[0], probe, self._mask)
+        if answer.uncond is None:
             return Answer(denoised)
-        return Answer(denoised, widened(call.answer.uncond, self._unconditional,
-                                        call.unconditional, probe_unconditional))
+        return Answer(denoised, widened(answer.uncond, self._unconditional, parts[1],
+                                        probe_unconditional))
+
+    def _heard(self, run: SamplerRun, question: Question, x: torch.Tensor,
+               level: float) -> tuple[Answer, list[torch.Tensor]]:
+        """The answer, and what the posterior adds to it and to its unconditional half. The features
+        stay behind: beside a probe they would be the most that a run holds."""
+        call = self._predictor.call(run, question, x, level)
+        self._mask = call.mask
+        both = (self._deviations, call.predictive), (self._unconditional, call.unconditional)
+        return call.answer, [riding.posterior_part(one) for riding, one in both if one is not None]
 
     def _probed(self, run: SamplerRun, question: Question, at: torch.Tensor) -> list[Answer]:
         """At a multiple of the batch, one stock-shaped call after the other."""
@@ -151,6 +158,7 @@ class Riders:
             comfy.model_management.throw_exception_if_processing_interrupted()
             with memory.advice(memory.EXTRA_CALLS):
                 found.append(question.ask(part))
+            self._predictor.tap.take()  # of these only the answer counts
             self.extra_calls += 1
             run.progress.tick()
         return found
