@@ -303,7 +303,7 @@ def _parse() -> argparse.Namespace:
     demoing = command(demo, "draw, find what is wrong, mend it: in a real ComfyUI")
     demoing.add_argument("--output", type=Path, default=REPOSITORY / "output", metavar="DIR",
                          help="where the pictures go (default: output/)")
-    demoing.add_argument("--name", default="hand", choices=["hand", "clock", "smiley"],
+    demoing.add_argument("--name", default="hand", choices=["hand", "die", "smiley"],
                          help="what to draw (default: hand)")
     demoing.add_argument("--seed", type=int, default=0, help="of the pictures (default: 0)")
     demoing.add_argument("--readme", action="store_const", const=["--readme"], default=[],

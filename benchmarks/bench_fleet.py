@@ -60,7 +60,7 @@ def real(pictures: int, turns: int) -> list[dict]:
         try:
             while crew.alive() < 2:
                 crew.poll(0.5)
-            graph = Graph(clock(), None, {}, SEED.node, SEED)
+            graph = Graph(dice(), None, {}, SEED.node, SEED)
             crew.take(Order(graph))
             timed(crew, 2, 4, graph, Path(folder) / "warm", 0, pace)
             for turn in range(turns):
@@ -184,7 +184,7 @@ def answering_workers():
 
         async def draw(self, order, changes, seconds, pace, files, job):
             seed = changes[-1].value
-            return {"prompt": "clock", "calls": 20, "extra_calls": 0, "seconds": 0.0,
+            return {"prompt": "die", "calls": 20, "extra_calls": 0, "seconds": 0.0,
                     "with_transfer": 0.001, "worker": f"answering@{os.getpid()}", "pictures": [
                         {"seed": seed, "score": seed / 7, "data": None, "file": f"{job:07}_0.png",
                          "scores": {"relative change": seed / 7, "sum": seed / 3}}]}
@@ -193,19 +193,19 @@ def answering_workers():
     return lambda name: actors[int(name.removeprefix("worker")) % PROCESSES]
 
 
-def clock() -> dict:
+def dice() -> dict:
     """A picture of the demo model."""
     def node(kind, **inputs):
         return {"class_type": kind, "inputs": inputs}
     return {
-        "1": node("BayesDiff_DemoModel"), "2": node("BayesDiff_DemoPrompt", name="clock"),
+        "1": node("BayesDiff_DemoModel"), "2": node("BayesDiff_DemoPrompt", name="die"),
         "3": node("BayesDiff_DemoPrompt", name="nothing"),
         "4": node("EmptyLatentImage", width=64, height=64, batch_size=1),
         "5": node("BayesDiff_KSampler", model=["1", 0], positive=["2", 0], negative=["3", 0],
                   latent_image=["4", 0], seed=0, steps=STEPS, cfg=2.5, sampler_name="euler",
                   scheduler="normal", denoise=1.0, mode="free"),
         "6": node("VAEDecode", samples=["5", 0], vae=["1", 1]),
-        "7": node("SaveImage", images=["6", 0], filename_prefix="clock")}
+        "7": node("SaveImage", images=["6", 0], filename_prefix="die")}
 
 
 def _parse() -> argparse.Namespace:

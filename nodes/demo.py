@@ -13,7 +13,7 @@ FOLDER = Path(__file__).resolve().parent.parent / "models"
 MODEL_FILE = FOLDER / "bayesdiff_demo.safetensors"
 POSTERIOR_FILE = FOLDER / "bayesdiff_demo_llla.safetensors"
 # What the file should hold: the list that is shown where it is missing.
-CLASSES = ["hand", "clock", "smiley"]
+CLASSES = ["hand", "die", "smiley"]
 NOTHING = "nothing"
 
 
@@ -24,7 +24,7 @@ class BayesDiffDemoModel(io.ComfyNode):
             node_id="BayesDiff_DemoModel",
             display_name="BayesDiff Demo Model",
             category="bayesdiff",
-            description="A small model that comes with the pack: draws hands, clocks and smileys,"
+            description="A small model that comes with the pack: draws hands, dice and smileys,"
                         " 64 x 64 pixels. Runs on a CPU, no download.",
             inputs=[],
             outputs=[

@@ -61,10 +61,10 @@ def _starts(name: str, pictures: torch.Tensor) -> torch.Tensor:
 
 def _scanned(world: World, pictures: torch.Tensor, values: torch.Tensor,
              variant: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Colors, angles all around and variants, one after the other, at the best of a few places: a
-    slope does not lead from one color over another to a third."""
+    """Colors and variants, one after the other, at the best of a few places: a slope does not lead
+    from one color over another to a third."""
     low, high = bounds(world)
-    for name in [*world.colors, *world.around, *world.around]:  # both may take one hand first
+    for name in world.colors:
         column = list(world.ranges).index(name)
         tried = values[:, None].repeat(1, PLACES, 1)
         tried[..., column] = torch.linspace(float(low[column]), float(high[column]), PLACES)
@@ -92,8 +92,6 @@ def _fitted(world: World, pictures: torch.Tensor, values: torch.Tensor,
     """The numbers moved to where they draw the pictures best: Adam in units of their ranges."""
     low, high = bounds(world)
     span = high - low
-    around = torch.tensor([name in world.around for name in world.ranges])
-    low, high = low.masked_fill(around, -torch.inf), high.masked_fill(around, torch.inf)
     mean = square = torch.zeros_like(values)
     for step in range(STEPS):
         with torch.enable_grad():
@@ -119,7 +117,6 @@ def judged(name: str, pictures: torch.Tensor, at_once: int = 50) -> Judged:
     starts = _starts(name, pictures)
     nearest = pictures.clone()
     error = torch.full((len(pictures), SIZE, SIZE), torch.inf)
-    around = [list(world.ranges).index(one) for one in world.around]
     for start in starts.T:
         unsettled = (error.flatten(1).amax(1) > SETTLED).nonzero().flatten()
         if not len(unsettled):
@@ -127,12 +124,6 @@ def judged(name: str, pictures: torch.Tensor, at_once: int = 50) -> Judged:
         first, given = start[unsettled], pictures[unsettled]
         values, kind = _scanned(world, given, bank[first], variants[first])
         values = _fitted(world, given, values, kind)
-        if around:  # each may have found the other's place
-            swapped = values.clone()
-            swapped[:, around] = values[:, around[::-1]]
-            swapped = _fitted(world, given, swapped, kind)
-            values, kind = _best(world, given, torch.stack([values, swapped], 1),
-                                 kind[:, None].expand(-1, 2))
         drawn = painted(world, values, kind)
         found = _errors(given, drawn)
         better = found.square().flatten(1).sum(1) < error[unsettled].square().flatten(1).sum(1)

@@ -1,9 +1,9 @@
-"""What the demo model learns to draw, by our own code: hands, clocks and smileys in color.
+"""What the demo model learns to draw, by our own code: hands, dice and smileys in color.
 
 Each is a world: a program draws it from a few numbers within ranges, so that a picture is right if
 some such numbers draw it, and wrong where the nearest such drawing differs (demo_rule.py). A hand
-has five fingers, a clock two hands and twelve marks, a smiley two eyes and a mouth. What cannot be
-a number between two others (a left hand or a right one) is a variant.
+has five fingers, a die one to six pips in their places, a smiley two eyes and a mouth. What cannot
+be a number between two others (a left hand or a right one) is a variant.
 
 Shapes are signed distances in pixels, below 0 inside, drawn one over the other with soft edges.
 """
@@ -30,7 +30,6 @@ class World(NamedTuple):
     paint: Callable  # (numbers by name, each B x 1 x 1, variant B) -> B x 3 x SIZE x SIZE in [0, 1]
     rule: str  # what a right one has, in words
     colors: tuple[str, ...]  # those of the numbers that place a color
-    around: tuple[str, ...] = ()  # those whose highest is their lowest again
 
 
 # Shapes: distances B x SIZE x SIZE; what is given to them is B x 1 x 1
@@ -83,7 +82,7 @@ def ink(like):
 PAPERS = [(0.80, 0.90, 0.97), (0.97, 0.93, 0.80), (0.83, 0.94, 0.84), (0.96, 0.86, 0.88)]
 SKINS = [(1.0, 0.85, 0.70), (0.94, 0.72, 0.53), (0.72, 0.49, 0.33), (0.47, 0.31, 0.22)]
 SLEEVES = [(0.85, 0.30, 0.27), (0.28, 0.48, 0.78), (0.30, 0.62, 0.45)]
-RIMS = [(0.80, 0.26, 0.24), (0.24, 0.45, 0.75), (0.25, 0.58, 0.42), (0.90, 0.62, 0.18)]
+BODIES = [(0.80, 0.24, 0.24), (0.22, 0.42, 0.74), (0.20, 0.52, 0.40)]
 YELLOWS = [(1.0, 0.85, 0.28), (1.0, 0.74, 0.25)]
 
 
@@ -98,7 +97,7 @@ HAND = {"paper": (0, 1), "skin": (0, 1), "sleeve": (0, 1), "x": (30.5, 33.5), "y
         "palm": (10.8, 11.6), "turn": (-9.0, 9.0), "spread": (0.98, 1.03), "wrist": (7.0, 7.8)}
 for _finger, _span in enumerate(_LENGTHS):
     HAND |= {f"jitter{_finger}": (-1.5, 1.5), f"length{_finger}": _span,
-             f"radius{_finger}": (3.3, 3.6) if _finger == 0 else (2.9, 3.2)}
+             f"radius{_finger}": (3.5, 3.8) if _finger == 0 else (3.1, 3.4)}
 
 
 def paint_hand(of, variant):
@@ -117,26 +116,36 @@ def paint_hand(of, variant):
     return outlined(canvas, sleeve, blend(SLEEVES, of["sleeve"]), ink(side))
 
 
-CLOCK = {"paper": (0, 1), "rim": (0, 1), "x": (31.0, 33.0), "y": (31.0, 33.0),
-         "radius": (24.0, 26.5), "hour": (0.0, 360.0), "minute": (0.0, 360.0)}
+DIE = {"paper": (0, 1), "body": (0, 1), "x": (31.0, 33.0), "y": (31.0, 33.0), "half": (19.0, 21.5),
+       "turn": (-14.0, 14.0)}
+# Left top, middle, bottom; the middle; right top, middle, bottom: those of one to six.
+_PLACES = ((-1, -1), (-1, 0), (-1, 1), (0, 0), (1, -1), (1, 0), (1, 1))
+_PIPS = torch.tensor([[0, 0, 0, 1, 0, 0, 0], [1, 0, 0, 0, 0, 0, 1], [1, 0, 0, 1, 0, 0, 1],
+                      [1, 0, 1, 0, 1, 0, 1], [1, 0, 1, 1, 1, 0, 1], [1, 1, 1, 0, 1, 1, 1]])
 
 
-def paint_clock(of, variant):
-    zero = torch.zeros_like(of["x"])
-    dark, x, y, radius = ink(of["x"]), of["x"], of["y"], of["radius"]
-    canvas = outlined(paper(of), disc(x, y, radius), blend(RIMS, of["rim"]), dark)
-    canvas = laid(canvas, disc(x, y, radius - 4.5), blend([(0.99, 0.98, 0.94)], zero))
-    for hour in range(12):
-        start = radius - (9.0 if hour % 3 == 0 else 7.5)
-        canvas = laid(canvas, capsule(x, y, zero + 30 * hour, start, radius - 6.0, 0.75), dark)
-    hands = capsule(x, y, of["hour"], zero, 0.42 * radius, 1.7)
-    hands = hands.minimum(capsule(x, y, of["minute"], zero, 0.66 * radius, 1.1))
-    return laid(canvas, hands.minimum(disc(x, y, 2.6)), dark)
+def paint_die(of, variant):
+    """A face with round corners. Variants: one pip to six."""
+    cos, sin = (of["turn"] * RADIANS).cos(), (of["turn"] * RADIANS).sin()
+    right, down = _X - of["x"], _Y - of["y"]
+    u, v = right * cos + down * sin, down * cos - right * sin  # as the face has it
+    corner, half = 6.0, of["half"]
+    over_u, over_v = u.abs() - half + corner, v.abs() - half + corner
+    face = (over_u.clamp(min=0).square() + over_v.clamp(min=0).square() + 1e-6).sqrt() \
+        + over_u.maximum(over_v).clamp(max=0) - corner
+    canvas = outlined(paper(of), face, blend(BODIES, of["body"]), ink(half))
+    shown = _PIPS[variant].bool()
+    for place, (across, along) in enumerate(_PLACES):
+        pip = ((u - 0.55 * across * half).square() + (v - 0.55 * along * half).square()
+               + 1e-6).sqrt() - 3.7
+        pip = torch.where(shown[:, place, None, None], pip, torch.full_like(pip, SIZE))
+        canvas = laid(canvas, pip, blend([(0.99, 0.98, 0.94)], torch.zeros_like(half)))
+    return canvas
 
 
 SMILEY = {"paper": (0, 1), "yellow": (0, 1), "x": (31.0, 33.0), "y": (31.0, 33.0),
-          "radius": (23.5, 26.5), "turn": (-14.0, 14.0), "apart": (0.32, 0.40),
-          "eye": (0.12, 0.15), "brow": (0.18, 0.28), "smile": (-0.22, 0.34), "width": (0.42, 0.54)}
+          "radius": (23.5, 26.5), "turn": (-10.0, 10.0), "apart": (0.33, 0.40),
+          "eye": (0.13, 0.16), "brow": (0.18, 0.28), "smile": (-0.22, 0.34), "width": (0.42, 0.54)}
 
 
 def paint_smiley(of, variant):
@@ -156,13 +165,12 @@ def paint_smiley(of, variant):
     mouth = ((u - held).square() + (v - curve).square() + 1e-6).sqrt() * radius
     slope = 2 * of["smile"] * held / of["width"].square()  # a steep curve is nearer than it is high
     mouth = torch.where((u - held).abs() > 0, mouth, mouth / (1 + slope.square()).sqrt())
-    return laid(canvas, mouth - 1.5, dark)
+    return laid(canvas, mouth - 1.7, dark)
 
 
 WORLDS = {
     "hand": World(HAND, 2, paint_hand, "five whole fingers", ("paper", "skin", "sleeve")),
-    "clock": World(CLOCK, 1, paint_clock, "two whole hands and twelve marks", ("paper", "rim"),
-                   around=("hour", "minute")),
+    "die": World(DIE, 6, paint_die, "one to six whole pips, in their places", ("paper", "body")),
     "smiley": World(SMILEY, 1, paint_smiley, "two eyes and a mouth", ("paper", "yellow")),
 }
 

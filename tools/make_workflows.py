@@ -234,7 +234,7 @@ def variations_from_a_step(graph: Graph) -> None:
     graph.add("SaveImage", title="Save variations", images=_picture(graph, varied["latent"], vae),
               filename_prefix="bayesdiff/variation")
     graph.column("4. Another prompt from there on", 420)
-    other = graph.add("BayesDiff_DemoPrompt", title="Other prompt", name="clock")
+    other = graph.add("BayesDiff_DemoPrompt", title="Other prompt", name="die")
     changed = graph.add("BayesDiff_ResampleFromTimestep", title="Resample with another prompt",
                         trajectory=sampler["trajectory"], positive=other["conditioning"], count=4,
                         fraction=0.1, strength=0.3)

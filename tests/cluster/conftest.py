@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.helpers import PATIENCE, SECOND, clock, one_thread, pixels
+from tests.cluster.helpers import PATIENCE, SECOND, dice, one_thread, pixels
 from tools import server as real_server
 
 # Before Ray is imported: nothing but 127.0.0.1, as in fleet/cluster.py.
@@ -16,8 +16,8 @@ os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 
 @pytest.fixture(scope="session")
 def workflow(tmp_path_factory) -> Path:
-    path = tmp_path_factory.mktemp("workflow") / "clock.json"
-    path.write_text(json.dumps(clock()))
+    path = tmp_path_factory.mktemp("workflow") / "die.json"
+    path.write_text(json.dumps(dice()))
     return path
 
 

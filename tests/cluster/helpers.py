@@ -18,19 +18,19 @@ PATIENCE = 240  # seconds for what takes a few: the machine may be busy
 SECOND = {"num_cpus": 1, "node_ip_address": "127.0.0.1", "object_store_memory": 200 * 2**20}
 
 
-def clock(steps=12) -> dict:
+def dice(steps=12) -> dict:
     """A picture of the demo model, in the API format."""
     def node(kind, **inputs):
         return {"class_type": kind, "inputs": inputs}
     return {
-        "1": node("BayesDiff_DemoModel"), "2": node("BayesDiff_DemoPrompt", name="clock"),
+        "1": node("BayesDiff_DemoModel"), "2": node("BayesDiff_DemoPrompt", name="die"),
         "3": node("BayesDiff_DemoPrompt", name="nothing"),
         "4": node("EmptyLatentImage", width=64, height=64, batch_size=1),
         "5": node("BayesDiff_KSampler", model=["1", 0], positive=["2", 0], negative=["3", 0],
                   latent_image=["4", 0], seed=0, steps=steps, cfg=2.5, sampler_name="euler",
                   scheduler="normal", denoise=1.0, mode="free", check="off"),
         "6": node("VAEDecode", samples=["5", 0], vae=["1", 1]),
-        "7": node("SaveImage", images=["6", 0], filename_prefix="clock")}
+        "7": node("SaveImage", images=["6", 0], filename_prefix="die")}
 
 
 class one_thread:

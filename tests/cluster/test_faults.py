@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from fleet import ledger
-from tests.cluster.helpers import SECOND, Fleet, actor_of, clock, pixels, servers, wait_for
+from tests.cluster.helpers import SECOND, Fleet, actor_of, dice, pixels, servers, wait_for
 
 SEEDS = 24
 
@@ -51,7 +51,7 @@ def test_their_pictures_and_scores_are_those_of_single_runs(survivor, single):
     folder, _, fleet = survivor
     rows = fleet.rows()
     for row in rows[::5]:
-        prompt = clock()
+        prompt = dice()
         prompt["5"]["inputs"]["seed"] = row.seed
         image, report = single(prompt)
         assert pixels(folder / "pictures" / row.file) == image

@@ -18,7 +18,7 @@ PIXEL = (b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x00\x00\x00\x01\x00\x00\x00\x01\x
          b"\x00\x00\x00\x00IEND\xaeB`\x82")
 
 
-def picture(job, seed, score, prompt="clock", **widgets):
+def picture(job, seed, score, prompt="die", **widgets):
     return Picture(job, 0, seed, prompt, json.dumps(widgets), score,
                    json.dumps({"relative change": score, "sum": -score}), 20, 0, 0.5, "worker0",
                    f"{job:07}_0.png", time.time())
@@ -30,7 +30,7 @@ def filled(tmp_path):
     folder = tmp_path / "out"
     (folder / "pictures").mkdir(parents=True)
     rows = [picture(10 * group + i + 1, i, (1 + (i * 7) % 10) * 100**group, prompt)
-            for group, prompt in enumerate(["clock", "smiley"]) for i in range(10)]
+            for group, prompt in enumerate(["die", "smiley"]) for i in range(10)]
     with ledger.opened(folder) as book:
         book.plan(DRAW, ([plan.Change("2", "name", row.prompt), plan.Change("5", "seed", row.seed)]
                          for row in rows))
@@ -96,7 +96,7 @@ def test_choosing_goes_by_each_prompts_own_scores(filled):
     folder, rows = filled
     with ledger.read_only(folder) as book:
         choice = choosing.choose(book, choosing.filtering.Rule("mean + z sigma", z=1.0))
-    for prompt in ("clock", "smiley"):
+    for prompt in ("die", "smiley"):
         scores = [row.score for row in rows if row.prompt == prompt]
         limit = statistics.mean(scores) + statistics.pstdev(scores)
         kept = {each.score for each in choice.pictures if each.kept and each.group == prompt}
@@ -130,7 +130,7 @@ def test_a_taught_score_counts_within_prompts(filled, tmp_path):
     with ledger.read_only(folder) as book:
         choice = choosing.choose(book, choosing.filtering.Rule("keep n", keep=3),
                                  taught_file=file)
-    for base, prompt in ((1, "clock"), (100, "smiley")):
+    for base, prompt in ((1, "die"), (100, "smiley")):
         kept = {each.picture.score for each in choice.pictures if each.kept
                 and each.group == prompt}
         assert kept == {base, 2 * base, 3 * base}

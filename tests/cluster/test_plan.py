@@ -7,17 +7,17 @@ import sys
 import pytest
 
 from fleet import FleetError, ledger, plan
-from tests.cluster.helpers import clock
+from tests.cluster.helpers import dice
 from tools import workflow as files
 from tools.places import REPOSITORY
 from tools.server import ask
 
-NODES = {node["class_type"]: {} for node in clock().values()}
+NODES = {node["class_type"]: {} for node in dice().values()}
 
 
 def jobs(seeds=None, grid=(), table=None, graph=None):
     made = plan.variations(seeds, list(grid), table)
-    found = list(made.jobs(graph or plan.graph(clock(), NODES)))
+    found = list(made.jobs(graph or plan.graph(dice(), NODES)))
     assert len(found) == made.pictures
     return found
 
@@ -31,11 +31,11 @@ def test_seeds_are_ranges_or_lists(words, seeds):
 
 def test_every_row_meets_every_choice_and_every_seed(tmp_path):
     table = tmp_path / "prompts.csv"
-    table.write_text("2.name,steps\nclock,10\nsmiley,20\n")
+    table.write_text("2.name,steps\ndie,10\nsmiley,20\n")
     found = jobs("0:3", ["5.cfg=2|3.5"], table)
     assert found == [[("2", "name", name), ("5", "steps", steps), ("5", "cfg", cfg),
                       ("5", "seed", seed)]
-                     for name, steps in (("clock", 10), ("smiley", 20)) for cfg in (2, 3.5)
+                     for name, steps in (("die", 10), ("smiley", 20)) for cfg in (2, 3.5)
                      for seed in range(3)]
 
 
@@ -70,11 +70,11 @@ def test_widgets_that_are_not_there_or_not_single_are_refused():
 def test_a_widget_that_is_not_there_is_refused_before_a_job_is_written():
     made = plan.variations("0:3", ["5.nothing=1"], None)
     with pytest.raises(FleetError, match="names 0 widgets"):
-        made.jobs(plan.graph(clock(), NODES))
+        made.jobs(plan.graph(dice(), NODES))
 
 
 def test_the_seed_is_found_behind_a_noise_node_and_a_link():
-    prompt = clock()
+    prompt = dice()
     prompt["5"]["class_type"] = "BayesDiff_SamplerCustom"
     del prompt["5"]["inputs"]["seed"]
     prompt["5"]["inputs"]["noise"] = ["8", 0]
@@ -115,7 +115,7 @@ def test_a_workflow_is_the_same_when_it_was_moved_and_saved_again_and_another_wh
         node["pos"], node["title"] = [1, 2], f"mine {node['id']}"
     assert plan.mark(plan.graph(moved, info).prompt) == mark
     name, = (node for node in moved["nodes"] if node["widgets_values"] == ["hand"])
-    name["widgets_values"] = ["clock"]
+    name["widgets_values"] = ["die"]
     assert plan.mark(plan.graph(moved, info).prompt) != mark
 
 

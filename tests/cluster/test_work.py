@@ -16,7 +16,7 @@ from fleet.cluster import Crew
 from fleet.driver import Driver, Pace
 from fleet.ledger import DRAW, FINISH, FIT, START
 from fleet.worker import Order, Place
-from tests.cluster.helpers import PATIENCE, Fleet, clock, ours, pixels, servers, wait_for
+from tests.cluster.helpers import PATIENCE, Fleet, dice, ours, pixels, servers, wait_for
 from tools import server as real_server
 
 SEED = plan.Widget("5", "seed")
@@ -36,7 +36,7 @@ def crew(nodes, host):
 
 @pytest.fixture
 def graph(crew):
-    return plan.graph(clock(steps=10), crew.object_info())
+    return plan.graph(dice(steps=10), crew.object_info())
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def seeds(*values, **widgets):
 
 
 def alone(single, **widgets):
-    prompt = clock(steps=10)
+    prompt = dice(steps=10)
     prompt["5"]["inputs"].update(widgets)
     return single(prompt)
 
@@ -128,7 +128,7 @@ def test_workers_write_to_a_url_themselves(draw, book, graph, single, tmp_path):
 
 
 def test_a_picture_keeps_the_ending_that_its_node_gave_it(draw, book, tmp_path):
-    prompt = clock(steps=10)
+    prompt = dice(steps=10)
     prompt["7"] = {"class_type": "SaveAnimatedWEBP", "inputs": {
         "images": prompt["7"]["inputs"]["images"], "filename_prefix": "w", "fps": 6.0,
         "lossless": True, "quality": 80, "method": "default"}}
@@ -139,7 +139,7 @@ def test_a_picture_keeps_the_ending_that_its_node_gave_it(draw, book, tmp_path):
 
 
 def test_pictures_carry_the_workflow_that_draws_them_again(crew, draw, book, tmp_path):
-    prompt = clock(steps=10)
+    prompt = dice(steps=10)
     saved = {"nodes": [{"id": 5, "type": "BayesDiff_KSampler", "widgets_values": [0, "fixed"]}]}
     graph = plan.Graph(prompt, saved, {"5": ["seed", "control"]}, "5", SEED)
     assert draw(seeds(42), order=Order(graph))
@@ -197,7 +197,7 @@ def test_the_best_of_n_are_those_of_single_runs_in_fewer_calls(crew, graph, book
 
 @pytest.mark.parametrize("source", ["own samples", "latents"])
 def test_a_fit_in_parts_is_the_fit_of_one_machine(crew, book, tmp_path, source):
-    prompt = {number: clock()[number] for number in ("1", "2")} | {
+    prompt = {number: dice()[number] for number in ("1", "2")} | {
         "3": {"class_type": "BayesDiff_LLLAFit", "inputs": {
             "model": ["1", 0], "positive": ["2", 0], "structure": "full", "num_latents": 24,
             "size": 32, "timesteps": "uniform", "prior": "evidence", "prior_precision": 1.0,

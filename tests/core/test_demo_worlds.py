@@ -16,12 +16,12 @@ def spoilt(name: str, count: int) -> torch.Tensor:
     values, variant = numbers(world, count, generator)
     of = dict(zip(world.ranges, values[..., None, None].unbind(1)))
     right = painted(world, values, variant) / 2 + 0.5
-    zero, dark = torch.zeros(count, 1, 1), ink(values)
+    dark = ink(values)
     if name == "hand":
         return _fingers(world, values, variant)
-    if name == "clock":  # a third hand
-        angle = of["minute"] + 60 + 240 * torch.rand(count, 1, 1, generator=generator)
-        return laid(right, capsule(of["x"], of["y"], angle, zero, 14 + zero, 1.2), dark) * 2 - 1
+    if name == "die":  # a pip where none belongs
+        white = torch.tensor([0.99, 0.98, 0.94])[None, :, None, None]
+        return laid(right, disc(of["x"], of["y"] - 0.55 * of["half"], 3.7), white) * 2 - 1
     return laid(right, disc(of["x"], of["y"] - 14, 3.0), dark) * 2 - 1  # a third eye
 
 

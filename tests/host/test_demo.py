@@ -70,7 +70,7 @@ def test_prompts_are_the_classes_of_the_file_and_nothing(pack):
     assert pack.demo_model.class_names(pack.demo.MODEL_FILE) == pack.demo.CLASSES
     tokens = [prompt(pack, each)[0][0] for each in name.options]
     assert len(torch.unique(torch.cat(tokens), dim=0)) == len(name.options)
-    zeroed, = host_nodes.ConditioningZeroOut().zero_out(prompt(pack, "clock"))
+    zeroed, = host_nodes.ConditioningZeroOut().zero_out(prompt(pack, "die"))
     (token, extra), = prompt(pack, "nothing")
     assert torch.equal(zeroed[0][0], token)
     assert torch.equal(zeroed[0][1]["pooled_output"], extra["pooled_output"])
@@ -83,7 +83,7 @@ def test_missing_or_broken_file_is_told_in_words_and_the_classes_are_still_offer
     if content:
         file.write_bytes(content)
     monkeypatch.setattr(pack.demo, "MODEL_FILE", file)
-    for run in (pack.demo.BayesDiffDemoModel.execute, lambda: prompt(pack, "clock")):
+    for run in (pack.demo.BayesDiffDemoModel.execute, lambda: prompt(pack, "die")):
         with pytest.raises(pack.BayesDiffError, match=f"bayesdiff_demo.safetensors {words}"):
             run()
     name, = pack.demo.BayesDiffDemoPrompt.define_schema().inputs

@@ -2,7 +2,7 @@
 
 from tools.demo_worlds import SIZE
 
-CLASS = "clock"  # that the demo model draws
+CLASS = "die"  # that the demo model draws
 STEPS = {"seed": 7, "steps": 4, "cfg": 3.0, "sampler_name": "euler", "scheduler": "normal",
          "denoise": 1.0}
 SAMPLER, FILTER = "BayesDiff_KSampler", "BayesDiff_UncertaintyScoreFilter"

@@ -21,7 +21,7 @@ def node(class_type, **inputs):
 def graph(**widgets):
     return {
         "model": node("BayesDiff_DemoModel"),
-        "prompt": node("BayesDiff_DemoPrompt", name="clock"),
+        "prompt": node("BayesDiff_DemoPrompt", name="die"),
         "empty": node("EmptyLatentImage", width=64, height=64, batch_size=4),
         "sample": node("BayesDiff_KSampler", model=["model", 0], positive=["prompt", 0],
                        negative=["prompt", 0], latent_image=["empty", 0], seed=next(SEEDS), steps=3,
