@@ -305,7 +305,7 @@ def _parse() -> argparse.Namespace:
                          help="where the pictures go (default: output/)")
     demoing.add_argument("--name", default="hand", choices=["hand", "die", "smiley"],
                          help="what to draw (default: hand)")
-    demoing.add_argument("--seed", type=int, default=0, help="of the pictures (default: 0)")
+    demoing.add_argument("--seed", type=int, default=2, help="of the pictures (default: 2)")
     demoing.add_argument("--readme", action="store_const", const=["--readme"], default=[],
                          help="also make the pictures of README.md, in docs/images")
     tests = command(test, "run the tests")

@@ -29,7 +29,7 @@ _ANCHORS = {
 PUBLISHED = list(_ANCHORS)
 # Clear where the model was sure, one warm color where it was not: the picture stays to be seen.
 GLOW, GLOW_COLOR = "glow", (1.0, 0.2, 0.05)
-CLEAR_BELOW, FULL_FROM = 0.4, 0.95  # of the range
+CLEAR_BELOW = 0.6  # of the range: leaves most of what is right alone (bench demo)
 COLOR_MAPS = [GLOW, *PUBLISHED]
 ROUNDING = 1e-5  # relative differences below this come from float32, not from the model
 
@@ -49,7 +49,7 @@ def layer(values: torch.Tensor, color_map: str) -> torch.Tensor:
     if color_map != GLOW:
         colors = colored(values, color_map)
         return torch.cat([colors, torch.ones_like(colors[..., :1])], dim=-1)
-    part = ((values - CLEAR_BELOW) / (FULL_FROM - CLEAR_BELOW)).clamp(0, 1)
+    part = ((values - CLEAR_BELOW) / (1 - CLEAR_BELOW)).clamp(0, 1)
     covers = part.square() * (3 - 2 * part)  # without an edge at either end
     color = torch.tensor(GLOW_COLOR, device=values.device).expand(*values.shape, 3)
     return torch.cat([color, covers.unsqueeze(-1)], dim=-1)

@@ -20,7 +20,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from tools import demo_page, demo_rule, progress, server, workflow
 from tools.demo_worlds import WORLDS
-from tools.make_workflows import EXAMPLES, HEAT, LARGE, MENDING, NOTHING, PICTURE
+from tools.make_workflows import EXAMPLES, HEAT, LARGE, MENDING, NOTHING, PICTURE, SAMPLING
 from tools.places import REPOSITORY
 
 TEMPLATE = EXAMPLES / "2 Keep the good ones.json"
@@ -366,7 +366,7 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--output", type=Path, default=REPOSITORY / "output")
     parser.add_argument("--name", choices=list(WORLDS), default="hand")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=SAMPLING["seed"])
     parser.add_argument("--readme", action="store_true")
     return parser.parse_args()
 

@@ -130,7 +130,9 @@ class Graph:
 
 NOTHING = "nothing"  # of BayesDiff Demo Prompt
 PICTURE = 64  # pixels a side, what the demo model draws
-SAMPLING = {"seed": 0, "steps": 20, "cfg": 2.0, "sampler_name": "euler", "scheduler": "normal"}
+# Chosen because mistakes are among the first hands; of its sixteen three are wrong, where bench demo
+# has four on average.
+SAMPLING = {"seed": 2, "steps": 20, "cfg": 2.0, "sampler_name": "euler", "scheduler": "normal"}
 HEAT = {"grow": 4}  # pixels of the demo's pictures: two of its latent, as in bench truth
 MENDING = {"denoise": 0.7, "tries": 4}
 LARGE = {"upscale_method": "lanczos", "width": 256, "height": 256}
@@ -210,7 +212,7 @@ def mend_the_red_parts(graph: Graph) -> None:
     graph.column("4. Draw that again", 380)
     again = graph.add("BayesDiff_RepairWhereUnsure", mask=heat["mask"],
                       **{**demo.sampling(), "latent_image": sampler["latent"]},
-                      **{**SAMPLING, "seed": 1}, **MENDING)
+                      **{**SAMPLING, "seed": SAMPLING["seed"] + 1}, **MENDING)
     after = graph.add("VAEDecode", samples=again["latent"], vae=demo.model["vae"])["IMAGE"]
     graph.column("5. The same pictures, mended", 380)
     mended = graph.add("SaveImage", title="Save mended", images=after,

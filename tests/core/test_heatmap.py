@@ -29,7 +29,7 @@ def test_colors_of_values_outside_are_those_of_the_ends():
 
 
 def test_glow_leaves_the_picture_alone_where_sure_and_is_one_warm_color_where_not():
-    picture, values = random(5, 3), torch.tensor([0.0, 0.2, 0.6, 0.95, 1.0])
+    picture, values = random(5, 3), torch.tensor([0.0, 0.5, 0.8, 1.0, 2.0])
     glowing = heatmap.overlaid(picture, heatmap.layer(values, "glow"))
     assert torch.equal(glowing[:2], picture[:2]) and torch.equal(glowing[3], glowing[4])
     red, green, blue = glowing[4].tolist()
