@@ -36,9 +36,8 @@ def page(chromium, server):
     # What a listener of ours throws, and what it uses that is going away, the front end warns of.
     page.on("console", lambda message: message.type in ("error", "warning")
             and errors.append(f"{message.text} {message.location.get('url')}"))
-    # A first visit opens the template browser; a panel that a test opened would cover the next's.
-    ask(server.address, "/settings", {"Comfy.TutorialCompleted": True,
-                                      "Comfy.RightSidePanel.IsOpen": False})
+    # A first visit opens the template browser.
+    ask(server.address, "/settings", {"Comfy.TutorialCompleted": True})
     page.goto(server.address)
     page.wait_for_function("() => window.app?.graph && window.LiteGraph?.registered_node_types"
                            "?.BayesDiff_ModelInfo")

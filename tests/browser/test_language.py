@@ -18,7 +18,8 @@ def in_chinese(page, server):
     ask(server.address, "/settings", {"Comfy.Locale": "zh"})
     reopen(page)
     yield page
-    ask(server.address, "/settings", {"Comfy.Locale": "en"})
+    # The help opens a panel at the side, which would cover the canvas of other tests.
+    ask(server.address, "/settings", {"Comfy.Locale": "en", "Comfy.RightSidePanel.IsOpen": False})
 
 
 def test_panels_and_reports_are_in_chinese(in_chinese, screenshot):
