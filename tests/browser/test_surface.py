@@ -455,7 +455,13 @@ def test_tables_of_help_pages_fit_the_panel(page, nodes_2, kind_of_nodes, screen
         page.evaluate("() => window.app.graph.clear()")
         add_nodes(page, {f"BayesDiff_{kind}": {}}, {f"BayesDiff_{kind}": [500, 60]})
         page.evaluate(LOOK)
-        page.evaluate(f"() => window.app.canvas.selectItems([{node(f'BayesDiff_{kind}')}])")
+        page.wait_for_timeout(500)
+        page.mouse.click(*page.evaluate(f"""() => {{
+            const {{ canvas, ds }} = window.app.canvas, [x, y] = {node(f"BayesDiff_{kind}")}.pos;
+            const {{ left, top }} = canvas.getBoundingClientRect();
+            return [left + (x + ds.offset[0] + 100) * ds.scale,
+                    top + (y + ds.offset[1] - 15) * ds.scale];
+        }}"""))  # as a user selects it: its tools come with that
         page.get_by_test_id("info-button").click()
         until(page, "[...document.images].some((image) => image.src.includes("
                     f"'BayesDiff_{kind}.jpg') && image.naturalWidth > 100)")
