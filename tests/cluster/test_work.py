@@ -74,17 +74,17 @@ def alone(single, **widgets):
 
 
 def test_a_prompt_that_always_fails_is_told_of_and_the_rest_goes_on(draw, book):
-    """One step is too few for mode free, whoever tries it."""
-    assert draw([*seeds(0, 1), *seeds(7, steps=1), *seeds(2, 3)], retries=2)
+    """Mode light has no posterior here, whoever tries it."""
+    assert draw([*seeds(0, 1), *seeds(7, mode="light"), *seeds(2, 3)], retries=2)
     assert [row.seed for row in book.pictures()] == [0, 1, 2, 3]
     (_, changes, tries, words), = book.failures()
-    assert changes[0] == ("5", "steps", 1) and tries == 2 and "number of steps" in words
+    assert changes[0] == ("5", "mode", "light") and tries == 2 and "needs a posterior" in words
     assert [job for *_, job, _ in book.faults()] == [3, 3]
 
 
 def test_where_every_prompt_fails_it_ends_early_and_says_why(draw):
-    with pytest.raises(FleetError, match=r"first 5 jobs all failed.*number of steps"):
-        draw(seeds(*range(40), steps=1), retries=1)
+    with pytest.raises(FleetError, match=r"first 5 jobs all failed.*needs a posterior"):
+        draw(seeds(*range(40), mode="light"), retries=1)
 
 
 def test_a_server_that_hangs_is_replaced_and_its_seed_drawn_elsewhere(draw, book, single,
