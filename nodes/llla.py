@@ -7,6 +7,7 @@ import folder_paths
 import torch
 from comfy_api.latest import io, ui
 
+from ..bayesdiff_core import checks
 from ..bayesdiff_core.checks import BayesDiffError
 from ..bayesdiff_core.llla import PRIORS, Llla, describe, predictive_sd_by_level
 from ..bayesdiff_core.posterior import STRUCTURES
@@ -20,6 +21,7 @@ from .version import PACK_VERSION
 
 FOLDER = "llla"
 AS_FITTED = "as fitted"
+AS_LOADED = {"structure": [AS_FITTED, *STRUCTURES], "prior": [AS_FITTED, *PRIORS]}
 OUTPUT = "[output] "  # before a file's name in the list
 FOLDERS = ("models", "output")
 
@@ -171,10 +173,10 @@ class BayesDiffLLLALoad(io.ComfyNode):
                 io.Combo.Input("file", options=_files(),
                                tooltip="A file in models/llla or, marked [output], in output/llla."
                                        " Press R to refresh the list."),
-                io.Combo.Input("structure", options=[AS_FITTED, *STRUCTURES], advanced=True,
+                io.Combo.Input("structure", options=AS_LOADED["structure"], advanced=True,
                                tooltip="as fitted, full or diagonal. A diagonal file cannot become"
                                        " full."),
-                io.Combo.Input("prior", options=[AS_FITTED, *PRIORS], advanced=True,
+                io.Combo.Input("prior", options=AS_LOADED["prior"], advanced=True,
                                tooltip="as fitted. fixed: uses prior_precision. evidence: lets the"
                                        " data choose."),
                 io.Float.Input("prior_precision", default=1.0, min=1e-6, max=1e9, step=0.1,
@@ -199,7 +201,9 @@ class BayesDiffLLLALoad(io.ComfyNode):
 
     @classmethod
     def execute(cls, file, structure, prior, prior_precision, temperature) -> io.NodeOutput:
-        check_choices(cls, structure=structure, prior=prior)
+        # Not by check_choices: the schema lists the folders' files, and that follows every link.
+        checks.one_of("structure", structure, AS_LOADED["structure"])
+        checks.one_of("prior", prior, AS_LOADED["prior"])
         path = _path(file)
         if path is None:
             raise BayesDiffError(f"{file[:120]} is in neither models/llla nor output/llla: refresh"
