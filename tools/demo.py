@@ -134,7 +134,7 @@ def extended(prompt: dict, info: dict) -> None:
     def add(name: str, kind: str, **inputs) -> list:
         widgets = {port: options["default"] for port, (_, options)
                    in workflow.ports(info[kind]).items() if "default" in options}
-        prompt[name] = _node(name, kind, **{**widgets, **inputs})
+        prompt[name] = node(name, kind, **{**widgets, **inputs})
         return [name, 0]
 
     images = prompt[filter_]["inputs"]["images"]
@@ -158,9 +158,9 @@ def extended(prompt: dict, info: dict) -> None:
     add("save drawn", "SaveImage", images=images, filename_prefix="drawn")
     add("save glowing", "SaveImage", images=["heat", 0], filename_prefix="glowing")
     add("save compared", "SaveImage", images=["compared", 0], filename_prefix="compared")
-    for node in (sampler, filter_, BEST):
-        prompt[f"report {prompt[node]['_meta']['title']}"] = _node(
-            "Reports", "PreviewAny", source=output(node, "report"))
+    for number in (sampler, filter_, BEST):
+        prompt[f"report {prompt[number]['_meta']['title']}"] = node(
+            "Reports", "PreviewAny", source=output(number, "report"))
 
 
 def plain_seconds(address: str, prompt: dict) -> float:
@@ -169,8 +169,8 @@ def plain_seconds(address: str, prompt: dict) -> float:
 
     def seconds(**changed) -> float:
         stock = {**sources(prompt, inputs),
-                 "stock": _node("KSampler", "KSampler", **{**inputs, **changed}),
-                 "end": _node("Save", "SaveLatent", samples=["stock", 0], filename_prefix="plain")}
+                 "stock": node("KSampler", "KSampler", **{**inputs, **changed}),
+                 "end": node("Save", "SaveLatent", samples=["stock", 0], filename_prefix="plain")}
         return progress.run_prompt(address, stock).seconds["stock"]
 
     seconds(steps=2)
@@ -181,16 +181,16 @@ def grid_prompt(prompt: dict) -> dict:
     """EACH pictures of every class, by the workflow's own model and settings."""
     settings = plain_inputs(prompt)
     made = {**sources(prompt, settings),
-            "empty": _node("Empty latent", "EmptyLatentImage", width=PICTURE, height=PICTURE,
+            "empty": node("Empty latent", "EmptyLatentImage", width=PICTURE, height=PICTURE,
                            batch_size=EACH)}
     for name in WORLDS:
         draws = {**settings, "positive": [f"prompt {name}", 0], "latent_image": ["empty", 0],
                  "seed": 50}
-        made |= {f"prompt {name}": _node(name, "BayesDiff_DemoPrompt", name=name),
-                 f"draw {name}": _node(name, "KSampler", **draws),
-                 f"decode {name}": _node(name, "VAEDecode", samples=[f"draw {name}", 0],
+        made |= {f"prompt {name}": node(name, "BayesDiff_DemoPrompt", name=name),
+                 f"draw {name}": node(name, "KSampler", **draws),
+                 f"decode {name}": node(name, "VAEDecode", samples=[f"draw {name}", 0],
                                          vae=[settings["model"][0], 1]),
-                 name: _node(name, "PreviewImage", images=[f"decode {name}", 0])}
+                 name: node(name, "PreviewImage", images=[f"decode {name}", 0])}
     return made
 
 
@@ -207,7 +207,7 @@ def sources(prompt: dict, inputs: dict) -> dict:
     return {link[0]: prompt[link[0]] for link in inputs.values() if isinstance(link, list)}
 
 
-def _node(title: str, kind: str, **inputs) -> dict:
+def node(title: str, kind: str, **inputs) -> dict:
     return {"class_type": kind, "inputs": inputs, "_meta": {"title": title}}
 
 

@@ -257,7 +257,8 @@ def check_any_picture(graph: Graph) -> None:
     score = graph.add("BayesDiff_ScoreAnImage", model=demo.model["model"], image=picture, vae=vae,
                       positive=demo.prompt["conditioning"])
     graph.column("4. Where, and how much?", 420)
-    graph.add("BayesDiff_UncertaintyHeatmap", variance=score["variance"], image=picture)
+    graph.add("BayesDiff_UncertaintyHeatmap", variance=score["variance"], image=picture,
+              value_range="shared")
     graph.add("BayesDiff_UncertaintyScoreFilter", scores=score["scores"], images=picture)
 
 

@@ -1,6 +1,7 @@
 """The example workflows and the blueprint in the real front end.
 
-With BAYESDIFF_PICTURES=1 the pictures go beside the workflows, where the front end shows them.
+With BAYESDIFF_PICTURES=1 the picture of the one without a result goes beside the workflows, where the
+front end shows them. Those of the others are results (tools/make_thumbnails.py).
 """
 
 import io
@@ -24,12 +25,14 @@ QUEUED = "async () => (await window.app.graphToPrompt()).output"
 PLACES = ("() => window.app.graph.nodes.map((n) => ({ title: n.title, pos: [...n.pos],"
           " size: [...n.size], least: [...n.computeSize()] }))")
 TOGGLE_FOCUS = "() => window.app.extensionManager.command.execute('Workspace.ToggleFocusMode')"
-# What the picture of a template shows.
+# The node that a template's screenshot shows.
 RESULTS = {"1 See what went wrong": "Uncertainty Heatmap",
            "2 Keep the good ones": "Uncertainty Score Filter",
            "3 Mend the red parts": "Uncertainty Heatmap",
            "4 Variations from a step": "Save variations",
-           "5 Check any picture": "Uncertainty Heatmap"}
+           "5 Check any picture": "Uncertainty Heatmap",
+           "7 Flux": "BayesDiff Sampler Custom"}
+WITHOUT_RESULT = ("7 Flux",)  # none can be made here
 CANVAS_ONLY = """async () => {
     const { command, setting } = window.app.extensionManager;
     await command.execute("Workspace.ToggleFocusMode");
@@ -170,10 +173,11 @@ def picture(page, name):
     """The canvas as a JPG: in the screenshots, or beside the workflows if asked for."""
     page.evaluate(FIT, RESULTS.get(name))
     page.wait_for_timeout(1500)
-    folder = EXAMPLES if os.environ.get("BAYESDIFF_PICTURES") else SCREENSHOTS
+    asked = os.environ.get("BAYESDIFF_PICTURES") and name in WITHOUT_RESULT
+    folder = EXAMPLES if asked else SCREENSHOTS
     folder.mkdir(exist_ok=True)
     shot = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
-    shot.resize((1280, 720)).save(folder / f"{name}.jpg", quality=70, optimize=True)
+    shot.crop((525, 0, 1875, 1350)).resize((720, 720)).save(folder / f"{name}.jpg", quality=70, optimize=True)
 
 
 @pytest.mark.parametrize("path", FILES, ids=ids)
