@@ -47,8 +47,8 @@ class Doubt(NamedTuple):
 def doubt(maps: Mapping[str, torch.Tensor], picture: torch.Tensor) -> Doubt:
     """By the most telling variant that the maps of a run allow. maps: B x C x ... squares by name,
     in the picture's unit."""
-    if picture.ndim == 3:  # sound has no height
-        maps, picture = {name: one[:, :, None] for name, one in maps.items()}, picture[:, :, None]
+    maps = {name: with_height(one) for name, one in maps.items()}
+    picture = with_height(picture)
     relative = {name: evidence.relative(one, picture) for name, one in maps.items()}
     for variant, weights in VARIANTS.items():
         if all(source(name) in maps for name in weights if name != CONTRAST):
@@ -56,6 +56,11 @@ def doubt(maps: Mapping[str, torch.Tensor], picture: torch.Tensor) -> Doubt:
                      else part(name, relative) for name in weights}
             return Doubt(combined(parts, weights), parts, variant)
     raise BayesDiffError(f"doubt needs maps of a run or of a check, and there are {sorted(maps)}.")
+
+
+def with_height(latent: torch.Tensor) -> torch.Tensor:
+    """Of sound, B x C x length, which has none, one row; all else as it is."""
+    return latent.unsqueeze(2) if latent.ndim == 3 else latent
 
 
 def source(part_name: str) -> str:

@@ -79,6 +79,7 @@ def _count(ordered: list[float], rule: Rule, picked: int) -> tuple[int, float, s
     if rule.criterion == PICKED:
         return picked, max(ordered[:picked], default=ordered[0]), f"{picked} of {size} picked"
     if rule.criterion == SIGMA:
+        _check_finite("z", rule.z)
         mean = math.fsum(ordered) / size
         sigma = math.sqrt(math.fsum((score - mean) ** 2 for score in ordered) / size)
         threshold = mean + rule.z * sigma
@@ -95,8 +96,7 @@ def _count(ordered: list[float], rule: Rule, picked: int) -> tuple[int, float, s
         count = min(rule.keep, size)
         return count, ordered[max(count, 1) - 1], f"the {count} lowest of {size}"
     if rule.criterion == VALUE:
-        if not math.isfinite(rule.threshold):
-            raise BayesDiffError(f"threshold is {rule.threshold}, a finite number was expected.")
+        _check_finite("threshold", rule.threshold)
         return _up_to(ordered, rule.threshold), rule.threshold, f"up to {rule.threshold:g}"
     threshold = percentile(rule.reference, 100 - _percent(rule))  # REFERENCE
     return (_up_to(ordered, threshold), threshold,
@@ -106,6 +106,11 @@ def _count(ordered: list[float], rule: Rule, picked: int) -> tuple[int, float, s
 
 def _up_to(ordered: list[float], threshold: float) -> int:
     return sum(score <= threshold + ROUNDING * abs(threshold) for score in ordered)
+
+
+def _check_finite(name: str, value: float) -> None:
+    if not math.isfinite(value):
+        raise BayesDiffError(f"{name} is {value}, a finite number was expected.")
 
 
 def _percent(rule: Rule) -> float:

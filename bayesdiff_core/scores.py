@@ -1,7 +1,7 @@
 """Image-wise scores: one number an image, or a clip. Higher means less sure.
 
 Variances are B x C x (T) x H x W, answers B values in float64. What has several frames is judged as
-one.
+one; sound, B x C x length, as a picture of one row.
 """
 
 import torch
@@ -68,7 +68,7 @@ def relative_change(tail: torch.Tensor, picture: torch.Tensor) -> torch.Tensor:
 
 def detail(picture: torch.Tensor) -> torch.Tensor:
     """Mean standard deviation in windows of 3 x 3, cut off at the border: B values."""
-    planes = picture.double().reshape(-1, 1, *picture.shape[-2:])
+    planes = doubt.with_height(picture).double().flatten(0, -3).unsqueeze(1)
 
     def window(values: torch.Tensor) -> torch.Tensor:
         return functional.avg_pool2d(values, 3, stride=1, padding=1, count_include_pad=False)
@@ -107,6 +107,7 @@ def all_scores(variance: torch.Tensor, tail: torch.Tensor | None = None,
     if not variance.numel():
         raise BayesDiffError(f"the variance has the shape {list(variance.shape)}, which holds no"
                              " image; at least 1 was expected.")
+    variance = doubt.with_height(variance)
     deviation_map(variance)  # refuses what is no variance
     found = {SUM: total(variance), MEAN: mean(variance), CONTRAST: local_contrast(variance),
              PATCH: worst_patch(variance)}

@@ -191,7 +191,8 @@ def _results(best: list[Resumable], runs: list[Resumable], plan: list[Stop], lat
     alone = sum(run.calls - run.ahead_calls for run in best) / len(best)
     saved = round(alone * len(runs)) - made
     report = {
-        "rank_by": rank_by, "seeds": seeds, "scores": final,
+        "rank_by": rank_by, "measures": scores.MEASURES.get(rank_by, scores.MEASURES[scores.SUM]),
+        "seeds": seeds, "scores": final,
         "stops": [{"step": stop.step, "left": stop.left} for stop in plan],
         "runs": [{"seed": run.seed, "scores": run.scores, "calls": run.calls,
                   "dropped_at": run.dropped_at} for run in runs],

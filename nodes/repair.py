@@ -3,8 +3,9 @@
 import torch
 from comfy_api.latest import io, ui
 
-from ..bayesdiff_core import doubt, evidence
+from ..bayesdiff_core import checks, doubt, evidence
 from ..bayesdiff_core.checks import BayesDiffError
+from .host.masks import laid_on
 from .host.run import sampling
 from .host.run.by_mode import Options
 from .metadata import ANSWERS_FROM_CACHE, as_text, reported
@@ -48,7 +49,8 @@ class BayesDiffRepair(io.ComfyNode):
     @classmethod
     def execute(cls, model, seed, steps, cfg, sampler_name, scheduler, positive, negative,
                 latent_image, denoise, mask, tries) -> io.NodeOutput:
-        masked = {**latent_image, "noise_mask": _mask_of(mask, len(latent_image["samples"]))}
+        checks.at_least("tries", tries, 1)
+        masked = {**latent_image, "noise_mask": _mask_of(mask, latent_image["samples"])}
         best, values, calls, notes = None, [], 0, []
         for number in range(tries):
             observer = observer_for("free", model, None, masked, Options(check="quick"))
@@ -59,7 +61,8 @@ class BayesDiffRepair(io.ComfyNode):
             calls, notes = calls + seen.calls + seen.check_calls, [*notes, *seen.notes]
             best = latent if best is None else _chosen(best, latent, values)
         values = torch.stack(values)  # tries x B
-        kept, number = values.min(0)
+        number = _rank(values).argmin(0)
+        kept = values.gather(0, number[None])[0]
         report = {"tries": values.tolist(), "kept": number.tolist(), "scores": kept.tolist(),
                   "seeds": [(seed + place) % 2**64 for place in number.tolist()], "calls": calls,
                   "notes": list(dict.fromkeys(notes))}
@@ -68,12 +71,12 @@ class BayesDiffRepair(io.ComfyNode):
                              ui={**ui.PreviewText(_text(report)).as_dict(), **reported(report)})
 
 
-def _mask_of(mask: torch.Tensor, images: int) -> torch.Tensor:
-    """As Set Latent Noise Mask lays it."""
-    mask = mask.reshape(-1, 1, *mask.shape[-2:])
-    if len(mask) not in (1, images):
-        raise BayesDiffError(f"the mask input holds {len(mask)} masks for {images} images: link one"
-                             " for all, or one for each.")
+def _mask_of(mask: torch.Tensor, samples: torch.Tensor) -> torch.Tensor:
+    mask = laid_on(samples.shape, mask)
+    if len(mask) not in (1, len(samples)):
+        frames = ", or one for each frame" if samples.ndim == 5 else ""
+        raise BayesDiffError(f"the mask input holds {len(mask)} masks for {len(samples)} images:"
+                             f" link one for all, or one for each{frames}.")
     if not mask.any():
         raise BayesDiffError("the mask is empty, so there is nothing to redraw: lower the threshold"
                              " of Uncertainty Heatmap, or paint something.")
@@ -90,9 +93,14 @@ def _doubt(trajectory) -> torch.Tensor:
 
 def _chosen(best: dict, latent: dict, values: list[torch.Tensor]) -> dict:
     """The latent where it is surer than all before, image by image."""
-    better = values[-1] < torch.stack(values[:-1]).amin(0)
+    better = _rank(values[-1]) < _rank(torch.stack(values[:-1])).amin(0)
     rows = better.to(best["samples"].device).reshape(-1, *[1] * (best["samples"].ndim - 1))
     return {**best, "samples": torch.where(rows, latent["samples"], best["samples"])}
+
+
+def _rank(values: torch.Tensor) -> torch.Tensor:
+    """A picture that overflowed (NaN) comes last."""
+    return values.nan_to_num(nan=torch.inf, posinf=torch.inf)
 
 
 def _text(report: dict) -> str:

@@ -4,14 +4,15 @@ import torch
 from comfy_api.latest import io, ui
 from comfy_execution.graph_utils import ExecutionBlocker
 
+from ..bayesdiff_core import checks, taught
 from ..bayesdiff_core import scores as core
-from ..bayesdiff_core import taught
 from ..bayesdiff_core.checks import BayesDiffError
 from ..bayesdiff_core.trajectory import Trajectory
 from . import metadata
 from .files import taught_file
 from .sockets import TRAJECTORY, latent_of, latents_in, trajectories_of
 
+TAUGHT = "how likely you would dislike it, 0 to 1, as far as Uncertainty Self-check was taught"
 MISSING = {core.IN_MASK: "a mask", **dict.fromkeys(
     (core.DOUBT, core.TRAJECTORY, core.RELATIVE), "a trajectory")}
 
@@ -75,7 +76,8 @@ class BayesDiffScore(io.ComfyNode):
         trajectory = None if trajectory is None else trajectories_of(trajectory)
         found, notes = with_taught(name, scores_of(variance, trajectory, mask), trajectory)
         notes = [*notes, *silences(found[name], trajectory)]
-        report = {"score": name, "scores": found[name], "all": found, "notes": notes}
+        report = {"score": name, "measures": core.MEASURES.get(name, TAUGHT),
+                  "scores": found[name], "all": found, "notes": notes}
         saved = metadata.record(cls, {"node": "Uncertainty Score", **report})
         lines = [f"{len(found[name])} images, score: {name}",
                  *(f"{each}: {', '.join(f'{value:.4g}' for value in values)}"
@@ -104,11 +106,12 @@ def with_taught(name: str, found: dict[str, list[float]], trajectories: list | N
         except BayesDiffError as error:
             raise BayesDiffError(f"score is {name!r}: {error}") from error
         return {**found, name: values}, notes
+    if not name.startswith(taught_file.OPTION):
+        checks.one_of("score", name, core.SCORES)
     if name not in found:
-        missing = "a trajectory" if name.startswith(taught_file.OPTION) else \
-            MISSING.get(name, "no input")
-        raise BayesDiffError(f"score is {name!r}, which needs {missing}, and none is linked: link"
-                             f" it, or choose one of {', '.join(found)}.")
+        others = ", ".join(other for other in core.SCORES if other in found)
+        raise BayesDiffError(f"score is {name!r}, which needs {MISSING.get(name, 'a trajectory')},"
+                             f" and none is linked: link it, or choose one of {others}.")
     return found, []
 
 

@@ -50,6 +50,10 @@ def write(trajectory: Trajectory, recipe: dict, latents: dict[str, torch.Tensor]
         raise BayesDiffError(f"this trajectory takes {size / 2**30:.1f} GiB, a file may have"
                              f" {MOST_BYTES / 2**30:.0f}: keep fewer steps or deviations, or a"
                              " smaller batch.")
+    fault = next(_faults(tensors), None)
+    if fault:
+        raise BayesDiffError(f"this trajectory {fault}, so Trajectory Load would refuse its file:"
+                             " save that of another run.")
     safe_file.write(KIND, path, {"pack_version": PACK_VERSION, "early": trajectory.early,
                                  "recipe": json.dumps(recipe)}, tensors)
 
@@ -115,7 +119,7 @@ def _expected(file, shape: tuple[int, ...], with_recipe: bool) -> dict[str, tupl
 
 
 def _faults(tensors: dict[str, torch.Tensor]):
-    """What no run can have left."""
+    """What neither maps nor resampling could go by."""
     if not all(tensor.isfinite().all() for tensor in tensors.values()):
         yield "holds values that are not finite"
     if any((tensors[name] < 0).any() for name in ("variance", "tail", "late", "checked")

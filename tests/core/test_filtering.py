@@ -114,6 +114,7 @@ def test_labels_that_do_not_fit_are_refused(text, words):
     ([1.0], Rule("drop top percent", percent=101), "percent is 101"),
     ([1.0], Rule("keep n", keep=-1), "keep is -1"),
     ([1.0], Rule("threshold", threshold=float("nan")), "threshold is nan"),
+    ([1.0, 2.0], Rule("mean + z sigma", z=float("nan")), "z is nan, a finite number"),
     ([1.0], Rule("reference", reference=(1.0,) * 9), "holds 9 scores, at least 10"),
     ([1.0], Rule("by luck"), "criterion is 'by luck'"),
 ])

@@ -157,9 +157,18 @@ def test_masks_that_do_not_fit_are_refused(mask, words):
         scores.inside(random(2, 4, 8, 8), mask)
 
 
+def test_sound_is_scored_as_a_picture_of_one_row():
+    variance, tail, sound = random(2, 64, 40), random(2, 64, 40, seed=1), random(2, 64, 40, seed=2)
+    rows = [part[:, :, None] for part in (variance, tail, sound)]
+    found = scores.all_scores(variance, tail, picture=sound)
+    expected = scores.all_scores(rows[0], rows[1], picture=rows[2])
+    assert found.keys() == expected.keys() and "relative change" in found
+    assert all(torch.equal(found[name], expected[name]) for name in found)
+
+
 @pytest.mark.parametrize("variance, words", [
     (torch.full((1, 4, 8, 8), torch.nan), "NaN"), (-torch.ones(1, 4, 8, 8), "down to -1"),
-    (torch.ones(4, 8, 8), "shape .4, 8, 8.")])
+    (torch.ones(8, 8), "shape .8, 8.")])
 def test_what_is_no_variance_is_refused(variance, words):
     with pytest.raises(BayesDiffError, match=words):
         scores.all_scores(variance)

@@ -60,9 +60,10 @@ def custom(case, sampler, cfg=4.0):
                                      "lcm", "euler_cfg_pp", "dpmpp_2m_cfg_pp",
                                      "euler_ancestral_cfg_pp", "gradient_estimation"])
 @pytest.mark.parametrize("name", ["sd15", "sd3"])
-def test_ghosts_end_where_the_stock_sampler_ends_with_changed_weights(case, pack, posterior_of,
-                                                                      name, sampler):
-    """Shared weights, measured at every call: each ghost is a run with other last-layer weights."""
+def test_deviations_end_where_the_stock_sampler_ends_with_changed_weights(
+        case, pack, posterior_of, name, sampler):
+    """Shared weights, measured at every call: each deviation is a run with changed last-layer
+    weights."""
     case = case(name)
     case.latent["samples"] = case.latent["samples"][..., :4, :5]
     llla = posterior_of(case, 1e-7)  # small, as changed weights do not act linearly
@@ -74,14 +75,14 @@ def test_ghosts_end_where_the_stock_sampler_ends_with_changed_weights(case, pack
 
     record, layer = case.layer()
     draws = llla.posterior.draws(2, record.outputs, torch.Generator().manual_seed(3))
-    for draw, ghost in zip(draws, ended):
+    for draw, found in zip(draws, ended):
         handle = layer.register_forward_hook(
             lambda module, inputs, output, draw=draw: output + change(record, inputs[0], draw))
         changed = stock_nodes.SamplerCustomAdvanced.execute(rest[0], guider, *rest[1:])[0]
         handle.remove()
         true = changed["samples"] - ours
         # dpm_2 calls the model between two levels too, where nothing is measured
-        assert (ghost - true).norm() < (0.2 if sampler == "dpm_2" else 0.05) * true.norm()
+        assert (found - true).norm() < (0.2 if sampler == "dpm_2" else 0.05) * true.norm()
 
 
 def change(record, features, draw):

@@ -353,7 +353,9 @@ def test_scores_go_where_saved_pictures_take_their_metadata_from(scored, pack, t
     ({"variance": {"samples": torch.full((1, 4, 4, 4), torch.nan)}}, "NaN"),
     ({"variance": {"samples": torch.ones(1, 4, 4, 4)}, "score": "inside mask"}, "needs a mask"),
     ({"variance": {"samples": torch.ones(1, 4, 4, 4)}, "score": "trajectory variance"},
-     "needs a trajectory"),
+     "needs a trajectory, and none is linked: link it, or choose one of sum, mean, local contrast,"
+     " worst patch.$"),
+    ({"variance": {"samples": torch.ones(1, 4, 4, 4)}, "score": "luck"}, "'luck', one of doubt,"),
     ({"variance": {"samples": torch.ones(2, 4, 4, 4)}, "mask": torch.zeros(1, 8, 8)}, "empty"),
     ({"variance": {"samples": torch.ones(2, 4, 4, 4)}, "mask": [torch.ones(1, 8, 8)] * 2},
      "2 masks come as a list, and 1 latents"),

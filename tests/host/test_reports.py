@@ -119,6 +119,16 @@ def test_every_node_that_works_reports(pack, case, ksampler, fits, place, monkey
         assert json.loads(json.dumps(report, allow_nan=False)) == report, name
         assert isinstance(report["notes"], list), name
         assert report.keys() - {"notes"} <= documented(titles[name]), name
+        assert documented(titles[name]) - keys_in(report) <= {"taught"}, name  # needs a name
+
+
+def keys_in(value) -> set[str]:
+    """Of all objects in it, one within the other."""
+    if isinstance(value, list):
+        return set().union(*map(keys_in, value))
+    if isinstance(value, dict):
+        return value.keys() | keys_in(list(value.values()))
+    return set()
 
 
 def documented(title) -> set[str]:

@@ -139,6 +139,16 @@ def test_outside_the_mask_nothing_changes_at_all(case, ksampler, resample, name,
     assert not torch.equal(samples[..., :1], whole[..., :1])
 
 
+def test_a_mask_for_each_frame_of_each_clip_goes_by_clips(case, ksampler, resample):
+    case = longer(case("wan"), images=2)
+    latent, trajectory = ksampler(case, mode="free")
+    frames = latent["samples"].shape[2]
+    mask = torch.cat([torch.zeros(frames, 8, 8), torch.ones(frames, 8, 8)])
+    samples, _ = resample(trajectory, step=2, mask=mask, strength=1.0, draw="gaussian")
+    changed = (samples != latent["samples"]).flatten(1).float().mean(1)
+    assert changed[0] == 0 and changed[1] > 0.9
+
+
 def test_an_inpainting_mask_of_the_original_still_protects(case, ksampler, resample):
     case = longer(case("sd3"))
     mask = torch.zeros(1, 9, 7)

@@ -3,12 +3,18 @@
 import json
 from types import SimpleNamespace
 
+import comfy.latent_formats
+import comfy.model_base
+import comfy.model_patcher
 import comfy.samplers
+import comfy.supported_models
 import comfy.utils
 import pytest
 import torch
 from comfy_extras import nodes_custom_sampler as stock_nodes
 from comfy_extras.nodes_differential_diffusion import DifferentialDiffusion
+
+import nodes as host_nodes
 
 MODELS = ["sd15", "sd15_v", "sd3", "flux", "wan"]
 MODES = ["free", "light", "accurate", "paper"]
@@ -118,6 +124,41 @@ def test_free_works_with_a_model_that_has_no_known_last_layer(case, pack, ksampl
     assert torch.equal(latent["samples"], stock) and variance["samples"].max() > 0
     with pytest.raises(pack.BayesDiffError, match="no known last affine layer"):
         ksampler(case, posterior=SimpleNamespace(about=None))
+
+
+class Sound(torch.nn.Module):
+    """The least that the host takes for a network, of latents B x channels x length."""
+
+    dtype = torch.float32
+
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.tensor(0.7), requires_grad=False)
+
+    def forward(self, x, timesteps, **_):
+        return torch.tanh(self.scale * x) + 0.1 * timesteps[:, None, None]
+
+
+@pytest.mark.parametrize("check", ["auto", "off"])
+def test_sound_is_sampled_and_scored(pack, check):
+    config = comfy.supported_models.SD3({"disable_unet_model_creation": True})
+    config.latent_format = comfy.latent_formats.StableAudio1()
+    model = comfy.model_base.BaseModel(config, comfy.model_base.ModelType.FLOW)
+    model.diffusion_model, cpu = Sound(), torch.device("cpu")
+    prompt = [[torch.zeros(1, 1, 4), {}]]
+    options = (comfy.model_patcher.ModelPatcher(model, cpu, cpu), 3, 12, 2.0, "euler", "normal",
+               prompt, prompt)
+    latent = {"samples": torch.zeros(2, 64, 40)}
+    stock, = host_nodes.common_ksampler(*options, latent)
+    out = pack.samplers.BayesDiffKSampler.execute(*options, latent, 1.0, mode="auto", check=check)
+    assert torch.equal(out.args[0]["samples"], stock["samples"])
+    assert out.args[1]["samples"].shape == (2, 64, 40) and min(out.args[3]) > 0
+    scored = pack.scores.BayesDiffScore.execute(["doubt"], trajectory=[out.args[2]])
+    assert scored.args[0] == out.args[3]
+    with pytest.raises(pack.BayesDiffError, match="Use the latent of a picture or a video"):
+        pack.heatmap.BayesDiffHeatmap.execute(
+            "fast", "glow", 0.5, "per image", 99.0, -1, 2, False, 0, "percentile", 95.0, 0, 0.0,
+            False, trajectory=out.args[2])
 
 
 def test_free_is_the_variance_of_the_last_denoised(case, ksampler):
@@ -367,7 +408,7 @@ def test_another_checkpoint_is_warned_of(case, pack, ksampler, posterior_of):
 @pytest.mark.parametrize("sampler", [sampler for sampler in comfy.samplers.KSampler.SAMPLERS
                                      if sampler != "dpm_adaptive"  # depend on the picture
                                      and not sampler.startswith("ar_")])
-def test_forecast_counts_the_calls_of_every_sampler(case, pack, sampler):
+def test_cost_counts_the_calls_of_every_sampler(case, pack, sampler):
     case = case("sd15")
     case.sampler, case.steps, calls = sampler, 6, []
     pack.sampling.sample(case.model, case.observer(calls.append),
@@ -382,7 +423,7 @@ def test_forecast_counts_the_calls_of_every_sampler(case, pack, sampler):
 @pytest.mark.parametrize("mode, sampler", [("light", "dpmpp_2m"), ("accurate", "heun"),
                                            ("paper", "euler"), ("paper", "dpm_2")])
 @pytest.mark.parametrize("noise_model", ["independent", "shared"])
-def test_forecast_is_what_a_run_takes(case, pack, posterior_of, mode, sampler, noise_model):
+def test_cost_is_what_a_run_takes(case, pack, posterior_of, mode, sampler, noise_model):
     case = case("sd15")
     case.sampler, case.steps = sampler, 8
     options = {**OPTIONS, "mode": mode, "noise_model": noise_model}

@@ -462,6 +462,18 @@ def test_what_is_too_large_is_neither_written_nor_read(pack, case, place, ksampl
         loading(large.name)
 
 
+@pytest.mark.parametrize("name, change, words", [
+    ("tail", lambda tail: tail * torch.nan, "values that are not finite"),
+    ("sigmas", lambda sigmas: sigmas.flip(0), "noise levels that do not fall")])
+def test_what_could_not_be_loaded_again_is_not_written(pack, case, place, ksampler, saving, name,
+                                                       change, words):
+    _, trajectory = ksampler(six_steps(case("sd3")), mode="free")
+    trajectory = trajectory._replace(**{name: change(getattr(trajectory, name))})
+    with pytest.raises(pack.BayesDiffError, match=f"{words}, so Trajectory Load would refuse"):
+        saving(trajectory)
+    assert not folder(place).exists()
+
+
 def test_a_failed_write_leaves_the_old_file_and_nothing_else(pack, case, place, ksampler, saving,
                                                              monkeypatch):
     _, trajectory = ksampler(six_steps(case("sd3")), mode="free")

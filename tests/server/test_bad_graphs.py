@@ -199,7 +199,7 @@ def test_out_of_memory_once_is_mended_by_smaller_batches(server, prompts):
     {"mode": "accurate", "steps": 1, "noise_model": "x"}, {"mode": "paper", "sampler_name": "heun"},
     {"mode": "paper", "skip_interval": -5}, {"mode": "x" * 900}, {"mode": "paper", "steps": 1e999},
 ], ids=lambda query: str(query)[:40])
-def test_a_forecast_of_nonsense_is_answered(server, query):
+def test_a_question_for_the_cost_of_nonsense_is_answered(server, query):
     path = "/bayesdiff/cost?" + urllib.parse.urlencode(query)
     told = ask(server.address, path)
     assert "error" in told or told["calls"] >= 0

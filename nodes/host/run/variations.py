@@ -11,6 +11,7 @@ import torch
 from ....bayesdiff_core.checks import BayesDiffError
 from ....bayesdiff_core.resampling import adjacent, offsets
 from ....bayesdiff_core.trajectory import Trajectory, mixed_seed, parts_of
+from ..masks import laid_on
 from .interceptor import StandIn
 from .recipes import Links, recipe_of
 from .sampling import Observer, Recipe, SamplerRun, sample_guider
@@ -62,7 +63,8 @@ def _spread(mask: torch.Tensor, batch: int, images: slice, recipe: Recipe) -> to
         raise BayesDiffError(f"the mask is empty (its shape is {tuple(mask.shape)}), B x H x W was"
                              " expected: look at the node that makes it, or leave it open.")
     shape = recipe.result["samples"].shape
-    spread_out = comfy.utils.reshape_mask(mask.float().cpu(), (batch, *shape[1:]))[images]
+    of_batch = batch, *shape[1:]
+    spread_out = comfy.utils.reshape_mask(laid_on(of_batch, mask.float().cpu()), of_batch)[images]
     known = recipe.latent_image.get("noise_mask")
     if known is None:
         return spread_out
