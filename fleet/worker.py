@@ -25,6 +25,7 @@ REPORT = "bayesdiff_report"  # nodes/metadata.py
 SHARED = ("models", "input")
 ANSWER_SECONDS = 30  # for one request
 PREVIEW_SECONDS = 60  # after which nobody looks at a preview any more
+START_SECONDS = 180  # for a server to boot
 
 
 class Place(NamedTuple):
@@ -35,6 +36,7 @@ class Place(NamedTuple):
     on_cpu: bool
     base: str | None = None  # whose models, inputs and packs; None: ComfyUI's own folder
     options: tuple[str, ...] = ()  # for the server's command line
+    start_seconds: float = START_SECONDS
 
 
 class Order(NamedTuple):
@@ -49,6 +51,10 @@ class Order(NamedTuple):
 
 class WorkerFault(Exception):
     """This worker is of no use any more; the job may be."""
+
+
+class Lacking(WorkerFault):
+    """A pack, a model or a file that the workflow needs is not on this machine."""
 
 
 class JobFault(Exception):
@@ -77,12 +83,15 @@ class Worker:
         self._scratch = Path(self._open.enter_context(tempfile.TemporaryDirectory(
             prefix="bayesdiff-fleet-", ignore_cleanup_errors=True)))
         link_base(Path(place.base) if place.base else host, self._scratch)
-        before = [sys.executable, guard.__file__]
+        before = [sys.executable, guard.__file__, str(self._scratch)]
         os.environ["BAYESDIFF_FLEET"] = "1"  # the server offers the nodes for runs in two parts
+        if not place.on_cpu and os.environ.get("OMP_NUM_THREADS") == "1":
+            del os.environ["OMP_NUM_THREADS"]  # Ray's, for who asks for no CPU: text encoders do
         try:
             self._address = self._open.enter_context(server.running(
                 host, python, self._scratch, on_cpu=place.on_cpu, log=self._scratch / "server.log",
-                options=[*place.options, "--database-url", "sqlite:///:memory:"], before=before))
+                options=[*place.options, "--database-url", "sqlite:///:memory:"], before=before,
+                seconds=place.start_seconds))
             if not server.ask(self._address, "/object_info/BayesDiff_KSampler"):
                 raise WorkerFault("the pack did not load in its ComfyUI: look at that machine's log"
                                   f" of the server, which ends with {self._log_end()}")
@@ -119,27 +128,32 @@ class Worker:
             prompt[node]["inputs"][widget] = f"job{job}"
         used = [self._scratch / "output" / file.format(f"job{job}")
                 for file in [*(files or {}), *([order.file] if order.file else [])]]
+        wanted = used[-1] if order.file else None
         for path, data in zip(used, (files or {}).values()):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
+
+        def run() -> dict:
+            entry = self._run(prompt, saved, began + seconds, pace, changes)
+            used.extend(self._path(image) for output in entry["outputs"].values()
+                        for image in output.get("images", []))
+            return entry
         try:
-            entry = self._run(prompt, saved, began + seconds, pace)
+            entry = run()
             if order.graph.sampler in _cached(entry):
                 # The host does not tell again what it need not do again: another, unused input.
                 prompt[order.graph.sampler]["inputs"]["fleet_again"] = time.time()
-                entry = self._run(prompt, saved, began + seconds, pace)
+                entry = run()
             outputs = server.outputs_of(entry)
-            if order.file:
+            if wanted:
                 reports = outputs.get(order.graph.sampler, {}).get(REPORT) or [{}]
-                found = {"report": reports[0], "data": used[-1].read_bytes()}
+                found = {"report": reports[0], "data": wanted.read_bytes()}
             else:
                 found = results(order, prompt, outputs)
                 for place, picture in enumerate(found["pictures"]):
                     image = picture.pop("image")
                     picture["file"] = f"{job:07}_{place}{Path(image['filename']).suffix}"
                     picture["data"] = self._saved(image, order.url, picture["file"])
-                used += [self._path(image) for output in outputs.values()
-                         for image in output.get("images", [])]
         except server.ServerFailed as error:
             raise JobFault(_shortened(str(error))) from error
         finally:
@@ -147,11 +161,19 @@ class Worker:
         return {**found, "worker": self.name, "seconds": _own_seconds(entry),
                 "with_transfer": time.monotonic() - began}
 
-    def _run(self, prompt: dict, saved: dict | None, end: float, pace: float | None) -> dict:
+    def _run(self, prompt: dict, saved: dict | None, end: float, pace: float | None,
+             changes: list[Change]) -> dict:
         """The prompt's entry in the history, once there is one."""
         info = {"workflow": saved} if saved else {}
-        answer = self._ask("/prompt", end, {"prompt": prompt,
-                                            "extra_data": {"extra_pnginfo": info}})
+        try:
+            answer = self._ask("/prompt", end, {"prompt": prompt,
+                                                "extra_data": {"extra_pnginfo": info}})
+        except server.ServerFailed as error:
+            # Else one machine that lacks something would fail all jobs, as it does so in no time.
+            if lacks(error.body, changes):
+                raise Lacking(f"{self.name} lacks what the workflow needs:"
+                              f" {_shortened(str(error))}") from error
+            raise
         if answer["node_errors"]:
             raise server.ServerFailed(f"refused in part: {json.dumps(answer['node_errors'])}")
         number = answer["prompt_id"]
@@ -171,11 +193,6 @@ class Worker:
             return server.ask(self._address, path, body, seconds)
         except (urllib.error.URLError, OSError, ValueError) as error:
             raise WorkerFault(f"the server does not answer ({error})") from error
-        except server.ServerFailed as error:
-            # Else one machine that lacks a pack would fail all jobs, as it does so in no time.
-            if "missing_node_type" in str(error):
-                raise WorkerFault(_shortened(str(error))) from error
-            raise
 
     def _path(self, image: dict) -> Path:
         return self._scratch / image["type"] / image["subfolder"] / image["filename"]
@@ -184,9 +201,12 @@ class Worker:
         data = self._path(image).read_bytes()
         if url is None:
             return data
-        import fsspec
-        with fsspec.open(f"{url.rstrip('/')}/{name}", "wb") as to:
-            to.write(data)
+        try:
+            import fsspec
+            with fsspec.open(f"{url.rstrip('/')}/{name}", "wb") as to:
+                to.write(data)
+        except Exception as error:  # each kind of storage has errors of its own
+            raise WorkerFault(f"cannot write to {url}: {type(error).__name__}: {error}") from error
         return None
 
     def _tidy(self, used: list[Path]) -> None:
@@ -258,6 +278,22 @@ def images_of(order: Order, prompt: dict, outputs: dict, count: int) -> list[dic
             + (f": name it with --save, of {', '.join(found)}" if found else
                ": put a Save Image behind the sampler"))
     return fitting[0]
+
+
+def lacks(refusal: dict | None, changes: list[Change]) -> bool:
+    """Whether the host refused a prompt for a node or a choice that it does not have, and that is
+    not the job's own."""
+    if not isinstance(refusal, dict) or not isinstance(refusal.get("error"), dict):
+        return False
+    if refusal["error"].get("type") == "missing_node_type":
+        return True
+    varied = {(change.node, change.name) for change in changes}
+    refused = [(number, error) for number, node in (refusal.get("node_errors") or {}).items()
+               for error in node["errors"]]
+    return bool(refused) and all(
+        error["type"] == "value_not_in_list"
+        and (number, error.get("extra_info", {}).get("input_name")) not in varied
+        for number, error in refused)
 
 
 def _cached(entry: dict) -> list[str]:
