@@ -135,8 +135,7 @@ class Worker:
 
         def run() -> dict:
             entry = self._run(prompt, saved, began + seconds, pace, changes)
-            used.extend(self._path(image) for output in entry["outputs"].values()
-                        for image in output.get("images", []))
+            used.extend(map(self._path, written(entry)))
             return entry
         try:
             entry = run()
@@ -262,6 +261,14 @@ def results(order: Order, prompt: dict, outputs: dict) -> dict:
                 {"seed": seeds[i], "score": report["scores"][i], "image": images[i],
                  "scores": {name: each[i] for name, each in scores.items() if len(each) == count}}
                 for i in range(count)]}
+
+
+def written(entry: dict) -> list[dict]:
+    """The files that a prompt's nodes wrote, whatever they call them. What they show of the input
+    folder is the user's."""
+    return [file for output in entry["outputs"].values() for files in output.values()
+            if isinstance(files, list) for file in files if isinstance(file, dict)
+            and {"filename", "subfolder"} <= file.keys() and file.get("type") in ("output", "temp")]
 
 
 def images_of(order: Order, prompt: dict, outputs: dict, count: int) -> list[dict]:

@@ -1,12 +1,15 @@
 """What is to be drawn, and what is refused before anything is started or written."""
 
 import json
+import os
+import socket
 import subprocess
 import sys
 
 import pytest
 
-from fleet import FleetError, ledger, plan
+from fleet import FleetError, cluster, ledger, plan
+from fleet.command import _picture_url
 from tests.cluster.helpers import dice
 from tools import workflow as files
 from tools.places import REPOSITORY
@@ -137,6 +140,7 @@ def test_what_is_no_workflow_of_ours_is_refused(tmp_path, content, told):
     (["--seeds", "0:3", "--address", "127.0.0.1:1"], "no cluster answers at 127.0.0.1:1"),
     (["--seeds", "0:3", "--address", "ray://x"], "HOST:PORT"),
     (["--seeds", "0:3", "--comfyui", "nowhere"], "holds no ComfyUI"),
+    (["--seeds", "0:3", "--pictures", "nonsense://bucket"], "Protocol not known"),
 ])
 def test_bad_commands_say_why_and_write_nothing(workflow, tmp_path, arguments, told):
     code, said = command([workflow, *arguments, "--cpu", "--output", tmp_path / "out"])
@@ -156,6 +160,29 @@ def test_what_cannot_be_read_or_written_is_told_in_words(tmp_path):
     assert (tmp_path / ledger.FILE).read_text() == "no ledger at all"
 
 
+def test_nodes_of_the_page_only_are_refused_and_a_button_for_uploads_is_no_value(single):
+    found = files.read(REPOSITORY / "example_workflows" / "3 Mend the red parts.json")
+    info = ask(single.address, "/object_info")
+    found["nodes"].append({"id": 90, "type": "LoadImage", "inputs": [], "mode": 0,
+                           "widgets_values": ["a.png", "image"]})
+    assert plan.graph(found, info).prompt["90"]["inputs"] == {"image": "a.png"}
+    for values in (["a.png", "image", "more"], {"image": "a.png"}):
+        found["nodes"][-1]["widgets_values"] = values
+        with pytest.raises(FleetError, match=r"LoadImage.*widget values.*Export \(API\)"):
+            plan.graph(found, info)
+    found["nodes"][-1] = {"id": 90, "type": "Reroute", "inputs": [], "mode": 0}
+    with pytest.raises(FleetError, match=r"90 is a Reroute.*Export \(API\)"):
+        plan.graph(found, info)
+
+
+def test_who_saves_is_one_of_the_nodes():
+    graph = plan.graph(dice(), NODES)
+    for name in (None, "7", "SaveImage"):
+        plan.check_saver(graph, name)
+    with pytest.raises(FleetError, match="--save is 'Save'.*7 SaveImage"):
+        plan.check_saver(graph, "Save")
+
+
 def test_without_ray_it_says_how_to_get_it(workflow, tmp_path):
     """By the isolated mode of Python, which sees no installed packages."""
     code, said = command([workflow, "--seeds", "0:3", "--cpu", "--output", tmp_path / "out"],
@@ -164,7 +191,28 @@ def test_without_ray_it_says_how_to_get_it(workflow, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def command(arguments, *options) -> tuple[int, str]:
+def test_a_cluster_with_another_token_is_told_of_and_nothing_is_written(nodes, workflow, tmp_path):
+    code, said = command([workflow, "--seeds", "0:3", "--cpu", "--address", nodes.address,
+                          "--output", tmp_path / "out"], RAY_AUTH_TOKEN="0" * 64)
+    assert code == 1 and f"cannot join the cluster at {nodes.address}" in said
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("address, warned", [("127.0.0.1", False), ("127.0.0.2", True)])
+def test_a_cluster_on_another_address_than_this_machines_own_is_warned_of(capsys, address, warned):
+    with socket.create_server((address, 0)) as server:
+        cluster.check_reachable(f"{address}:{server.getsockname()[1]}")
+    assert ("open to a network" in capsys.readouterr().err) == warned
+
+
+def test_a_folder_for_pictures_is_the_same_for_workers_that_run_elsewhere(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert _picture_url("shared/run") == str(tmp_path / "shared" / "run")
+    assert _picture_url("memory://bucket/run") == "memory://bucket/run"
+
+
+def command(arguments, *options, **environ) -> tuple[int, str]:
     done = subprocess.run([sys.executable, *options, "-m", "fleet", *map(str, arguments)],
-                          cwd=REPOSITORY, text=True, capture_output=True, timeout=120)
+                          cwd=REPOSITORY, text=True, capture_output=True, timeout=120,
+                          env={**os.environ, **environ})
     return done.returncode, done.stdout + done.stderr
