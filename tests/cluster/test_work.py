@@ -21,6 +21,7 @@ from tests.cluster.helpers import PATIENCE, Fleet, dice, ours, pixels, servers, 
 from tools import server as real_server
 
 SEED = plan.Widget("5", "seed")
+STEPS = 5
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,7 @@ def crew(nodes, host):
 
 @pytest.fixture
 def graph(crew):
-    return plan.graph(dice(steps=10), crew.object_info())
+    return plan.graph(dice(STEPS), crew.object_info())
 
 
 @pytest.fixture
@@ -63,7 +64,7 @@ def fleet(crew, monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(command, "fleet_at_work",
                         lambda options: contextlib.nullcontext((crew, lambda: False)))
 
-    def run(name, *arguments, prompt=None, steps=10) -> tuple[int, str]:
+    def run(name, *arguments, prompt=None, steps=STEPS) -> tuple[int, str]:
         file = tmp_path / "workflow.json"
         file.write_text(json.dumps(prompt or dice(steps)))
         code = command.main([name, *([] if name == "choose" else [str(file)]),
@@ -85,7 +86,7 @@ def seeds(*values, **widgets):
 
 
 def alone(single, **widgets):
-    prompt = dice(steps=10)
+    prompt = dice(STEPS)
     prompt["5"]["inputs"].update(widgets)
     return single(prompt)
 
@@ -102,24 +103,6 @@ def test_a_prompt_that_always_fails_is_told_of_and_the_rest_goes_on(draw, book):
 def test_where_every_prompt_fails_it_ends_early_and_says_why(draw):
     with pytest.raises(FleetError, match=r"first 5 jobs all failed.*needs a posterior"):
         draw(seeds(*range(40), mode="light"), retries=1)
-
-
-def test_a_server_that_hangs_is_replaced_and_its_seed_drawn_elsewhere(draw, book, single,
-                                                                      tmp_path):
-    def freeze():
-        wait_for(lambda: len(list((tmp_path / "pictures").glob("*.png"))) >= 4)
-        os.kill(servers()[0].pid, signal.SIGSTOP)
-
-    thread = threading.Thread(target=freeze)
-    thread.start()
-    assert draw(seeds(*range(16)), pace=Pace(least=3, times=10))
-    thread.join()
-    rows = list(book.pictures())
-    assert [row.seed for row in rows] == list(range(16))
-    lost = {job for _, _, job, words in book.faults() if "server" in words}
-    assert 1 <= len(lost) <= cluster.DEPTH, book.faults()
-    for late in (row for row in rows if row.job in lost):
-        assert pixels(tmp_path / "pictures" / late.file) == alone(single, seed=late.seed)[0]
 
 
 def test_on_a_full_disk_it_stops_and_goes_on_when_there_is_room(crew, draw, book, tmp_path):
@@ -152,11 +135,11 @@ def test_a_table_a_grid_and_seeds_are_drawn_to_a_url_and_chosen_from(fleet, sing
     bucket.rename(out / "pictures")
     assert "4 kept, 4 rejected" in fleet("choose", out, "--criterion", "keep n")[1]
     with pytest.raises(FleetError, match="results of another workflow"):
-        fleet("draw", *command, steps=9)
+        fleet("draw", *command, steps=STEPS + 1)
 
 
 def test_a_picture_keeps_the_ending_that_its_node_gave_it(draw, book, tmp_path):
-    prompt = dice(steps=10)
+    prompt = dice(STEPS)
     prompt["7"] = {"class_type": "SaveAnimatedWEBP", "inputs": {
         "images": prompt["7"]["inputs"]["images"], "filename_prefix": "w", "fps": 6.0,
         "lossless": True, "quality": 80, "method": "default"}}
@@ -167,7 +150,7 @@ def test_a_picture_keeps_the_ending_that_its_node_gave_it(draw, book, tmp_path):
 
 
 def test_pictures_carry_the_workflow_that_draws_them_again(crew, draw, book, tmp_path):
-    prompt = dice(steps=10)
+    prompt = dice(STEPS)
     saved = {"nodes": [{"id": 5, "type": "BayesDiff_KSampler", "widgets_values": [0, "fixed"]}]}
     graph = plan.Graph(prompt, saved, {"5": ["seed", "control"]}, "5", SEED)
     assert draw(seeds(42), order=Order(graph))
@@ -209,10 +192,10 @@ def test_the_best_of_n_are_those_of_single_runs_in_fewer_calls(fleet, single, tm
         image, report = alone(single, seed=row.seed)
         assert pixels(tmp_path / "out" / "pictures" / row.file) == image
         assert row.score == report["scores"][0]
-    assert [part.calls - part.ahead_calls for part in parts] == [6] * 6
-    assert [row.calls for row in rows] == [4, 4]
+    assert [part.calls - part.ahead_calls for part in parts] == [3] * 6
+    assert [row.calls for row in rows] == [STEPS - 3] * 2
     made = sum(part.calls for part in parts) + sum(r.calls + r.extra_calls for r in rows)
-    whole = 6 * (10 + rows[0].extra_calls)
+    whole = 6 * (STEPS + rows[0].extra_calls)
     assert f"in {made} network calls, where all would have taken {whole}: {whole - made} saved" \
         in said
     code, said = fleet(*command)  # once more
@@ -250,40 +233,65 @@ def test_a_fit_in_parts_is_the_fit_of_one_machine(fleet, tmp_path, source):
                                rtol=1e-3, atol=0)
 
 
-def test_a_machine_that_lacks_something_is_given_up_and_costs_no_job_a_try(crew, book):
-    """Drawn by two that only pretend, as both of ours have all."""
-    @cluster.ray().remote(num_cpus=0, max_concurrency=4)
-    class Pretending:
-        def __init__(self, name):
-            self.name = name
+@pytest.fixture
+def pretending(crew, book):
+    """Two workers that only pretend to draw, but for one's first job."""
+    def run(first_job) -> tuple:
+        @cluster.ray().remote(num_cpus=0, max_concurrency=4)
+        class Pretending:
+            def __init__(self, name, first):
+                self.name, self.first = name, first
 
-        def start(self):
-            return {"name": self.name}
+            def start(self):
+                return {"name": self.name}
 
-        def beat(self):
-            return 0.0
+            def beat(self):
+                return 0.0
 
-        def draw(self, order, changes, seconds, pace, files, job):
-            if self.name == "worker0":
-                raise Lacking("no model of that name")
-            time.sleep(0.1)
-            return {"prompt": "die", "calls": 1, "extra_calls": 0, "seconds": 0.1,
-                    "with_transfer": 0.1, "worker": self.name, "pictures": [
-                        {"seed": job, "score": 0.0, "data": None, "file": "", "scores": {}}]}
+            def draw(self, order, changes, seconds, pace, files, job):
+                if self.first:
+                    first_job()
+                time.sleep(0.1)
+                return {"prompt": "die", "calls": 1, "extra_calls": 0, "seconds": 0.1,
+                        "with_transfer": 0.1, "worker": self.name, "pictures": [
+                            {"seed": job, "score": 0.0, "data": None, "file": "", "scores": {}}]}
 
-    pair = Crew(Pretending.remote, 2)
-    while pair.alive() < 2:
-        pair.poll(0.5)
-    book.plan(DRAW, seeds(*range(12)))
-    pair.take(Order(plan.Graph({}, None, {}, SEED.node, SEED)))
-    try:
-        assert Driver(book, pair, None, None).run(DRAW)
-        assert pair.alive() == 1
-    finally:
-        pair.stop(0)
-    assert book.counts(DRAW) == {"waiting": 0, "done": 12, "failed": 0}
-    assert all(words == "no model of that name" for *_, words in book.faults()) and book.faults()
-    assert book._db.execute("select sum(tries + losses) from jobs").fetchone() == (0,)
+        started = []
+
+        def start(name: str):
+            started.append(name)
+            return Pretending.remote(name, started == ["worker0"])
+
+        crews.append(Crew(start, 2))
+        while crews[-1].alive() < 2:
+            crews[-1].poll(0.5)
+        book.plan(DRAW, seeds(*range(80)))
+        crews[-1].take(Order(plan.Graph({}, None, {}, SEED.node, SEED)))
+        assert Driver(book, crews[-1], None, None).run(DRAW)
+        assert book.counts(DRAW) == {"waiting": 0, "done": 80, "failed": 0}
+        return started, crews[-1].alive(), book._db.execute(
+            "select sum(tries), sum(losses) from jobs").fetchone()
+
+    crews = []
+    yield run
+    for each in crews:
+        each.stop(0)
+
+
+def test_the_place_of_a_worker_that_is_gone_is_filled_anew(pretending, book):
+    started, _, (tries, losses) = pretending(lambda: os._exit(1))
+    assert started == ["worker0", "worker1", "worker0"]
+    assert tries == 0 and 1 <= losses <= cluster.DEPTH and len(book.faults()) == losses
+
+
+def test_a_machine_that_lacks_something_is_given_up_and_costs_no_job_a_try(pretending, book):
+    def lack():
+        raise Lacking("no model of that name")
+
+    started, alive, failures = pretending(lack)
+    assert started == ["worker0", "worker1"] and alive == 1
+    assert failures == (0, 0)
+    assert {words for *_, words in book.faults()} == {"no model of that name"}
 
 
 def test_what_a_machine_lacks_is_told_from_what_a_job_asks_for(single, tmp_path):
@@ -291,7 +299,7 @@ def test_what_a_machine_lacks_is_told_from_what_a_job_asks_for(single, tmp_path)
     worker._address, worker._scratch = single.address, tmp_path
 
     def tried(node, widget, value, varied):
-        prompt = dice(steps=10)
+        prompt = dice(STEPS)
         changes = [plan.Change(node, widget, value)] if varied else []
         if not varied:
             prompt[node]["inputs"][widget] = value
@@ -316,6 +324,24 @@ def test_only_what_nodes_wrote_is_removed_afterwards():
                          "2": {"gifs": [file("output")], "text": ["words"], "images": [{"a": 1}],
                                "bayesdiff_report": [{"scores": [1.0]}], "animated": (True,)}}}
     assert written(entry) == [file("output"), file("temp"), file("output")]
+
+
+def test_a_server_that_hangs_is_replaced_and_its_seed_drawn_elsewhere(draw, book, single,
+                                                                      tmp_path):
+    def freeze():
+        wait_for(lambda: len(list((tmp_path / "pictures").glob("*.png"))) >= 4)
+        os.kill(servers()[0].pid, signal.SIGSTOP)
+
+    thread = threading.Thread(target=freeze)
+    thread.start()
+    assert draw(seeds(*range(16)), pace=Pace(least=3, times=10))
+    thread.join()
+    rows = list(book.pictures())
+    assert [row.seed for row in rows] == list(range(16))
+    lost = {job for _, _, job, words in book.faults() if "server" in words}
+    assert 1 <= len(lost) <= cluster.DEPTH, book.faults()
+    for late in (row for row in rows if row.job in lost):
+        assert pixels(tmp_path / "pictures" / late.file) == alone(single, seed=late.seed)[0]
 
 
 def test_the_report_in_the_history_is_valid_json_with_all_scores(single):
