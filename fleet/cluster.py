@@ -61,8 +61,9 @@ def connected(address: str | None, workers: int | None, on_cpu: bool) -> Iterato
             engine.init(address=address, runtime_env={"working_dir": str(REPOSITORY),
                                                       "excludes": NOT_SENT}, **common)
         except Exception as error:  # another version, a wrong token, a port that is not Ray's
-            raise FleetError(f"cannot join the cluster at {address}: {_shortened(error)}. Python,"
-                             " Ray and its token must be the same on every machine") from error
+            raise FleetError(f"cannot join the cluster at {address}: {_shortened(error)}. The"
+                             " address must be what ray start --head printed; Python, Ray and its"
+                             " token must be the same on every machine") from error
     try:
         resources = engine.cluster_resources()
         on_cpu = on_cpu or (address is None and not resources.get("GPU"))

@@ -134,23 +134,22 @@ def place_of(options) -> Place:
     if not named:
         raise FleetError("no ComfyUI is named: give --comfyui FOLDER, or set COMFYUI_PATH, or start"
                          " through run.py, which has one")
-    host = Path(named).expanduser().resolve()
+    host = absolute(named)
     if not options.address:
         if not (host / "main.py").is_file():
             raise FleetError(f"{host} holds no ComfyUI (main.py was expected): correct --comfyui")
         os.environ["COMFYUI_PATH"] = str(host)  # for workers of this machine
-    python = options.python or os.environ.get("COMFYUI_PYTHON") or _python_of(host)
-    base = str(options.base.expanduser().resolve()) if options.base else None
-    return Place(str(host), str(python), options.cpu, base, tuple(options.server_option),
+        if options.python:
+            os.environ["COMFYUI_PYTHON"] = options.python
+    python = options.python or os.environ.get("COMFYUI_PYTHON")
+    base = str(absolute(options.base)) if options.base else None
+    return Place(str(host), python, options.cpu, base, tuple(options.server_option),
                  options.start_timeout)
 
 
-def _python_of(host: Path) -> str:
-    """ComfyUI's own environment where it has one."""
-    for folder in ("venv", ".venv"):
-        if (host / folder / "bin" / "python").exists():
-            return str(host / folder / "bin" / "python")
-    return sys.executable
+def absolute(path: str | Path) -> Path:
+    """Its links stay as they are: another machine may have them elsewhere."""
+    return Path(os.path.abspath(Path(path).expanduser()))
 
 
 @contextlib.contextmanager
@@ -282,7 +281,7 @@ def _picture_url(words: str) -> str:
     """The same for every worker, wherever it runs; refused before anything is started."""
     try:
         import fsspec
-        url = words if "://" in words else str(Path(words).expanduser().resolve())
+        url = words if "://" in words else str(absolute(words))
         fsspec.core.url_to_fs(url)
     except Exception as error:  # no fsspec, nothing for this kind of URL, or its own errors
         raise FleetError(f"--pictures is {words!r}: {error}") from error

@@ -5,6 +5,7 @@ models, inputs and other packs are those of the ComfyUI folder, by links.
 """
 
 import contextlib
+import errno
 import json
 import os
 import socket
@@ -26,13 +27,15 @@ SHARED = ("models", "input")
 ANSWER_SECONDS = 30  # for one request
 PREVIEW_SECONDS = 60  # after which nobody looks at a preview any more
 START_SECONDS = 180  # for a server to boot
+# Of a server after which no other job succeeds: its GPU is in disorder, its disk is full.
+SICK = ("CUDA error", "HIP error", f"[Errno {errno.ENOSPC}]")
 
 
 class Place(NamedTuple):
     """Where a worker finds its ComfyUI. A node's own COMFYUI_PATH and COMFYUI_PYTHON come first."""
 
     comfyui: str
-    python: str
+    python: str | None  # None: ComfyUI's own where it has one, else this one
     on_cpu: bool
     base: str | None = None  # whose models, inputs and packs; None: ComfyUI's own folder
     options: tuple[str, ...] = ()  # for the server's command line
@@ -76,7 +79,7 @@ class Worker:
         """Boots the server; what there is to know about it."""
         place = self._place
         host = Path(os.environ.get("COMFYUI_PATH") or place.comfyui)
-        python = Path(os.environ.get("COMFYUI_PYTHON") or place.python)
+        python = Path(os.environ.get("COMFYUI_PYTHON") or place.python or python_of(host))
         if not (host / "main.py").is_file():
             raise WorkerFault(f"{socket.gethostname()} has no ComfyUI at {host}: set COMFYUI_PATH"
                               " there before ray start, or --comfyui")
@@ -154,7 +157,7 @@ class Worker:
                     picture["file"] = f"{job:07}_{place}{Path(image['filename']).suffix}"
                     picture["data"] = self._saved(image, order.url, picture["file"])
         except server.ServerFailed as error:
-            raise JobFault(_shortened(str(error))) from error
+            raise fault_of(_shortened(str(error))) from error
         finally:
             self._tidy(used)
         return {**found, "worker": self.name, "seconds": _own_seconds(entry),
@@ -217,6 +220,14 @@ class Worker:
             with contextlib.suppress(OSError):
                 if path.stat().st_mtime < old:
                     path.unlink()
+
+
+def python_of(host: Path) -> str:
+    """ComfyUI's own environment where it has one."""
+    for folder in ("venv", ".venv"):
+        if (host / folder / "bin" / "python").exists():
+            return str(host / folder / "bin" / "python")
+    return sys.executable
 
 
 def link_base(base: Path, scratch: Path) -> None:
@@ -285,6 +296,11 @@ def images_of(order: Order, prompt: dict, outputs: dict, count: int) -> list[dic
             + (f": name it with --save, of {', '.join(found)}" if found else
                ": put a Save Image behind the sampler"))
     return fitting[0]
+
+
+def fault_of(words: str) -> Exception:
+    """Whose fault it is. A sick machine would fail all jobs otherwise, as it does so in no time."""
+    return (WorkerFault if any(sign in words for sign in SICK) else JobFault)(words)
 
 
 def lacks(refusal: dict | None, changes: list[Change]) -> bool:

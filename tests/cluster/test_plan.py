@@ -1,5 +1,6 @@
 """What is to be drawn, and what is refused before anything is started or written."""
 
+import argparse
 import json
 import os
 import socket
@@ -9,7 +10,8 @@ import sys
 import pytest
 
 from fleet import FleetError, cluster, ledger, plan
-from fleet.command import _picture_url
+from fleet.command import _picture_url, place_of
+from fleet.worker import python_of
 from tests.cluster.helpers import dice
 from tools import workflow as files
 from tools.places import REPOSITORY
@@ -191,11 +193,14 @@ def test_without_ray_it_says_how_to_get_it(workflow, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_cluster_with_another_token_is_told_of_and_nothing_is_written(nodes, workflow, tmp_path):
-    code, said = command([workflow, "--seeds", "0:3", "--cpu", "--address", nodes.address,
-                          "--output", tmp_path / "out"], RAY_AUTH_TOKEN="0" * 64)
-    assert code == 1 and f"cannot join the cluster at {nodes.address}" in said
-    assert list(tmp_path.iterdir()) == []
+def test_a_port_that_answers_and_is_not_rays_is_told_of_and_nothing_is_written(workflow, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = "{}:{}".format(*server.getsockname())
+        code, said = command(
+            [workflow, "--seeds", "0:3", "--cpu", "--address", address, "--output", tmp_path / "out"],
+            RAY_gcs_rpc_server_connect_timeout_s="1", RAY_py_gcs_connect_timeout_s="1")  # not 40 s
+    assert code == 1 and f"cannot join the cluster at {address}" in said
+    assert "Traceback" not in said and list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("address, warned", [("127.0.0.1", False), ("127.0.0.2", True)])
@@ -209,6 +214,26 @@ def test_a_folder_for_pictures_is_the_same_for_workers_that_run_elsewhere(monkey
     monkeypatch.chdir(tmp_path)
     assert _picture_url("shared/run") == str(tmp_path / "shared" / "run")
     assert _picture_url("memory://bucket/run") == "memory://bucket/run"
+
+
+def test_other_machines_find_comfyui_by_links_and_pythons_of_their_own(monkeypatch, tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "ComfyUI").symlink_to(tmp_path / "disk")
+    for name in ("COMFYUI_PATH", "COMFYUI_PYTHON"):
+        monkeypatch.setenv(name, "")  # and put back afterwards
+    options = argparse.Namespace(comfyui=str(tmp_path / "ComfyUI"), address="10.0.0.1:6379",
+                                 cpu=True, python=None, base=None, server_option=[],
+                                 start_timeout=5)
+    assert place_of(options)[:2] == (str(tmp_path / "ComfyUI"), None)
+    assert python_of(tmp_path / "ComfyUI") == sys.executable
+    own = tmp_path / "disk" / "venv" / "bin" / "python"
+    own.parent.mkdir(parents=True)
+    own.touch()
+    assert python_of(tmp_path / "ComfyUI") == str(tmp_path / "ComfyUI" / own.relative_to(
+        tmp_path / "disk"))
+    (tmp_path / "disk" / "main.py").touch()
+    options.address, options.python = None, "/my/python"
+    assert place_of(options).python == os.environ["COMFYUI_PYTHON"] == "/my/python"
 
 
 def command(arguments, *options, **environ) -> tuple[int, str]:

@@ -16,7 +16,7 @@ from fleet import FleetError, cluster, command, fitting, ledger, plan
 from fleet.cluster import Crew
 from fleet.driver import Driver, Pace
 from fleet.ledger import DRAW, FINISH
-from fleet.worker import JobFault, Lacking, Order, Place, Worker, WorkerFault, written
+from fleet.worker import JobFault, Lacking, Order, Place, Worker, WorkerFault, fault_of, written
 from tests.cluster.helpers import PATIENCE, Fleet, dice, ours, pixels, servers, wait_for
 from tools import server as real_server
 
@@ -314,6 +314,14 @@ def test_what_a_machine_lacks_is_told_from_what_a_job_asks_for(single, tmp_path)
     with pytest.raises(WorkerFault, match="does not answer"):
         worker._address = "http://127.0.0.1:1"
         tried("5", "steps", 2, varied=True)
+
+
+@pytest.mark.parametrize("words, kind", [
+    ("the prompt failed: CUDA error: an illegal memory access was encountered", WorkerFault),
+    ("the prompt failed: [Errno 28] No space left on device: 'a.png'", WorkerFault),
+    ("the prompt failed: CUDA out of memory", JobFault), ("needs a posterior", JobFault)])
+def test_a_sick_server_is_told_from_a_bad_job(words, kind):
+    assert type(fault_of(words)) is kind
 
 
 def test_only_what_nodes_wrote_is_removed_afterwards():
