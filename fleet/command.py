@@ -141,7 +141,7 @@ def place_of(options) -> Place:
         os.environ["COMFYUI_PATH"] = str(host)  # for workers of this machine
         if options.python:
             os.environ["COMFYUI_PYTHON"] = options.python
-    python = options.python or os.environ.get("COMFYUI_PYTHON")
+    python = options.python or os.environ.get("COMFYUI_PYTHON") or None
     base = str(absolute(options.base)) if options.base else None
     return Place(str(host), python, options.cpu, base, tuple(options.server_option),
                  options.start_timeout)

@@ -197,7 +197,7 @@ def test_a_port_that_answers_and_is_not_rays_is_told_of_and_nothing_is_written(w
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = "{}:{}".format(*server.getsockname())
         code, said = command(
-            [workflow, "--seeds", "0:3", "--cpu", "--address", address, "--output", tmp_path / "out"],
+            [workflow, "--seeds", "0:3", "--address", address, "--output", tmp_path / "out"],
             RAY_gcs_rpc_server_connect_timeout_s="1", RAY_py_gcs_connect_timeout_s="1")  # not 40 s
     assert code == 1 and f"cannot join the cluster at {address}" in said
     assert "Traceback" not in said and list(tmp_path.iterdir()) == []
