@@ -32,6 +32,7 @@ def ray():
     """Ray, with what it should do set before it is first imported."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_worker_niceness", "0")  # else servers yield to all else (15)
     try:
         import ray as found
     except ImportError as error:
