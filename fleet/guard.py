@@ -8,6 +8,7 @@ server (Linux).
 """
 
 import ctypes
+import os
 import shutil
 import signal
 import subprocess
@@ -44,7 +45,8 @@ def _die_with_parent() -> None:
 
 
 def _kill_when_alone(child: subprocess.Popen, alone: threading.Event) -> None:
-    sys.stdin.buffer.read()
+    while os.read(sys.stdin.fileno(), 4096):  # sys.stdin's own lock would break this one's end
+        pass
     alone.set()
     child.kill()
 

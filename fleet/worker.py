@@ -98,7 +98,8 @@ class Worker:
             if not server.ask(self._address, "/object_info/BayesDiff_KSampler"):
                 raise WorkerFault("the pack did not load in its ComfyUI: look at that machine's log"
                                   f" of the server, which ends with {self._log_end()}")
-        except (server.ServerFailed, OSError) as error:
+        except (server.ServerFailed, OSError, WorkerFault) as error:
+            self._open.close()
             raise WorkerFault(str(error)) from error
         return {"name": self.name, "pid": os.getpid(), "scratch": str(self._scratch)}
 

@@ -6,12 +6,13 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
 from fleet import FleetError, cluster, ledger, plan
 from fleet.command import _picture_url, place_of
-from fleet.worker import python_of
+from fleet.worker import Place, Worker, WorkerFault, python_of
 from tests.cluster.helpers import dice
 from tools import workflow as files
 from tools.places import REPOSITORY
@@ -234,6 +235,21 @@ def test_other_machines_find_comfyui_by_links_and_pythons_of_their_own(monkeypat
     (tmp_path / "disk" / "main.py").touch()
     options.address, options.python = None, "/my/python"
     assert place_of(options).python == os.environ["COMFYUI_PYTHON"] == "/my/python"
+
+
+@pytest.mark.parametrize("on_cpu, threads", [(True, "1"), (False, "None")])
+def test_a_server_that_does_not_start_tells_why_and_leaves_nothing(monkeypatch, tmp_path, on_cpu,
+                                                                   threads):
+    """Ray's one thread is for a worker that asks for one CPU, not for one that asks for a GPU."""
+    (tmp_path / "main.py").write_text("import os, sys\n"
+                                      "sys.exit(f'threads: {os.environ.get(\"OMP_NUM_THREADS\")}')")
+    for name, value in {"OMP_NUM_THREADS": "1", "COMFYUI_PATH": str(tmp_path),
+                        "COMFYUI_PYTHON": sys.executable, "BAYESDIFF_FLEET": ""}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(WorkerFault, match=f"stopped with code 1 while starting:\nthreads: {threads}$"):
+        Worker("worker0", Place("", None, on_cpu)).start()
+    assert [path.name for path in tmp_path.iterdir()] == ["main.py"]
 
 
 def command(arguments, *options, **environ) -> tuple[int, str]:

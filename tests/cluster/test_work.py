@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 
+import psutil
 import pytest
 import torch
 from PIL import Image
@@ -89,6 +90,12 @@ def alone(single, **widgets):
     prompt = dice(STEPS)
     prompt["5"]["inputs"].update(widgets)
     return single(prompt)
+
+
+def test_servers_yield_to_nobody_and_have_one_thread_where_they_asked_for_one_cpu(crew):
+    found = servers()
+    assert len(found) == 2 and {server.nice() for server in found} == {psutil.Process().nice()}
+    assert {server.environ()["OMP_NUM_THREADS"] for server in found} == {"1"}
 
 
 def test_a_prompt_that_always_fails_is_told_of_and_the_rest_goes_on(draw, book):
