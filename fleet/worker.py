@@ -171,14 +171,15 @@ class Worker:
         try:
             answer = self._ask("/prompt", end, {"prompt": prompt,
                                                 "extra_data": {"extra_pnginfo": info}})
+            if answer["node_errors"]:
+                raise server.ServerFailed(f"refused in part: {json.dumps(answer['node_errors'])}",
+                                          {"error": {}, **answer})
         except server.ServerFailed as error:
             # Else one machine that lacks something would fail all jobs, as it does so in no time.
             if lacks(error.body, changes):
                 raise Lacking(f"{self.name} lacks what the workflow needs:"
                               f" {_shortened(str(error))}") from error
             raise
-        if answer["node_errors"]:
-            raise server.ServerFailed(f"refused in part: {json.dumps(answer['node_errors'])}")
         number = answer["prompt_id"]
         wait = 0.8 * (pace or 0)  # few questions, as they take the server's time
         while not self._stopped.wait(min(wait, max(end - time.monotonic(), 0))):
@@ -315,7 +316,7 @@ def lacks(refusal: dict | None, changes: list[Change]) -> bool:
     refused = [(number, error) for number, node in (refusal.get("node_errors") or {}).items()
                for error in node["errors"]]
     return bool(refused) and all(
-        error["type"] == "value_not_in_list"
+        error["type"] in ("value_not_in_list", "custom_validation_failed")
         and (number, error.get("extra_info", {}).get("input_name")) not in varied
         for number, error in refused)
 

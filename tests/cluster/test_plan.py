@@ -247,7 +247,7 @@ def test_a_server_that_does_not_start_tells_why_and_leaves_nothing(monkeypatch, 
                         "COMFYUI_PYTHON": sys.executable, "BAYESDIFF_FLEET": ""}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with pytest.raises(WorkerFault, match=f"stopped with code 1 while starting:\nthreads: {threads}$"):
+    with pytest.raises(WorkerFault, match=f"code 1 while starting:\nthreads: {threads}$"):
         Worker("worker0", Place("", None, on_cpu)).start()
     assert [path.name for path in tmp_path.iterdir()] == ["main.py"]
 

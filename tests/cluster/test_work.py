@@ -307,6 +307,9 @@ def test_what_a_machine_lacks_is_told_from_what_a_job_asks_for(single, tmp_path)
 
     def tried(node, widget, value, varied):
         prompt = dice(STEPS)
+        if node == "8":  # beside what can be drawn
+            prompt["8"] = {"class_type": "LoadImage", "inputs": {}}
+            prompt["9"] = {"class_type": "PreviewImage", "inputs": {"images": ["8", 0]}}
         changes = [plan.Change(node, widget, value)] if varied else []
         if not varied:
             prompt[node]["inputs"][widget] = value
@@ -316,6 +319,8 @@ def test_what_a_machine_lacks_is_told_from_what_a_job_asks_for(single, tmp_path)
         tried("5", "sampler_name", "no model", varied=False)
     with pytest.raises(JobFault, match="no model"):
         tried("5", "sampler_name", "no model", varied=True)
+    with pytest.raises(Lacking, match="Invalid image file"):
+        tried("8", "image", "nowhere.png", varied=False)
     with pytest.raises(JobFault, match="steps"):
         tried("5", "steps", -1, varied=False)
     with pytest.raises(WorkerFault, match="does not answer"):
