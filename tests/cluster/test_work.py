@@ -26,15 +26,21 @@ STEPS = 5
 
 
 @pytest.fixture(scope="module")
-def crew(nodes, host):
+def joined(nodes):
+    with cluster.connected(nodes.address, 2, on_cpu=True) as room:
+        assert room == (2, True)
+        yield
+
+
+@pytest.fixture(scope="module")
+def crew(joined, host):
     place = Place(str(host), os.environ["COMFYUI_PYTHON"], on_cpu=True)
-    with cluster.connected(nodes.address, 2, on_cpu=True):
-        crew = Crew(cluster.comfyui_worker(place), 2)
-        end = time.monotonic() + PATIENCE
-        while crew.alive() < 2 and time.monotonic() < end:
-            assert crew.poll(0.5) == []
-        yield crew
-        crew.stop()
+    crew = Crew(cluster.comfyui_worker(place), 2)
+    end = time.monotonic() + PATIENCE
+    while crew.alive() < 2 and time.monotonic() < end:
+        assert crew.poll(0.5) == []
+    yield crew
+    crew.stop()
 
 
 @pytest.fixture
@@ -240,65 +246,54 @@ def test_a_fit_in_parts_is_the_fit_of_one_machine(fleet, tmp_path, source):
                                rtol=1e-3, atol=0)
 
 
-@pytest.fixture
-def pretending(crew, book):
-    """Two workers that only pretend to draw, but for one's first job."""
-    def run(first_job) -> tuple:
-        @cluster.ray().remote(num_cpus=0, max_concurrency=4)
-        class Pretending:
-            def __init__(self, name, first):
-                self.name, self.first = name, first
-
-            def start(self):
-                return {"name": self.name}
-
-            def beat(self):
-                return 0.0
-
-            def draw(self, order, changes, seconds, pace, files, job):
-                if self.first:
-                    first_job()
-                time.sleep(0.1)
-                return {"prompt": "die", "calls": 1, "extra_calls": 0, "seconds": 0.1,
-                        "with_transfer": 0.1, "worker": self.name, "pictures": [
-                            {"seed": job, "score": 0.0, "data": None, "file": "", "scores": {}}]}
-
-        started = []
-
-        def start(name: str):
-            started.append(name)
-            return Pretending.remote(name, started == ["worker0"])
-
-        crews.append(Crew(start, 2))
-        while crews[-1].alive() < 2:
-            crews[-1].poll(0.5)
-        book.plan(DRAW, seeds(*range(80)))
-        crews[-1].take(Order(plan.Graph({}, None, {}, SEED.node, SEED)))
-        assert Driver(book, crews[-1], None, None).run(DRAW)
-        assert book.counts(DRAW) == {"waiting": 0, "done": 80, "failed": 0}
-        return started, crews[-1].alive(), book._db.execute(
-            "select sum(tries), sum(losses) from jobs").fetchone()
-
-    crews = []
-    yield run
-    for each in crews:
-        each.stop(0)
-
-
-def test_the_place_of_a_worker_that_is_gone_is_filled_anew(pretending, book):
-    started, _, (tries, losses) = pretending(lambda: os._exit(1))
-    assert started == ["worker0", "worker1", "worker0"]
-    assert tries == 0 and 1 <= losses <= cluster.DEPTH and len(book.faults()) == losses
-
-
-def test_a_machine_that_lacks_something_is_given_up_and_costs_no_job_a_try(pretending, book):
+def test_a_dead_worker_is_replaced_and_a_machine_that_lacks_something_given_up(joined, book):
+    """Three that only pretend to draw: one dies of its first job, one lacks what all jobs need."""
     def lack():
         raise Lacking("no model of that name")
 
-    started, alive, failures = pretending(lack)
-    assert started == ["worker0", "worker1"] and alive == 1
-    assert failures == (0, 0)
-    assert {words for *_, words in book.faults()} == {"no model of that name"}
+    @cluster.ray().remote(num_cpus=0, max_concurrency=4)
+    class Pretending:
+        def __init__(self, name, at_first):
+            self.name, self.at_first = name, at_first
+
+        def start(self):
+            return {"name": self.name}
+
+        def beat(self):
+            return 0.0
+
+        def stop(self):
+            pass
+
+        def draw(self, order, changes, seconds, pace, files, job):
+            self.at_first()
+            time.sleep(0.1)
+            return {"prompt": "die", "calls": 1, "extra_calls": 0, "seconds": 0.1,
+                    "with_transfer": 0.1, "worker": self.name, "pictures": [
+                        {"seed": job, "score": 0.0, "data": None, "file": "", "scores": {}}]}
+
+    started, at_first = [], {"worker0": lambda: os._exit(1), "worker1": lack}
+
+    def start(name: str):
+        started.append(name)
+        return Pretending.remote(name, at_first.pop(name, lambda: None))
+
+    crew = Crew(start, 3)
+    try:
+        while crew.alive() < 3:
+            crew.poll(0.5)
+        book.plan(DRAW, seeds(*range(100)))
+        crew.take(Order(plan.Graph({}, None, {}, SEED.node, SEED)))
+        assert Driver(book, crew, None, None).run(DRAW)
+    finally:
+        crew.stop()
+    assert started == ["worker0", "worker1", "worker2", "worker0"]
+    assert book.counts(DRAW) == {"waiting": 0, "done": 100, "failed": 0}
+    by_worker = {worker: words for _, worker, _, words in book.faults()}
+    assert by_worker.keys() == {"worker0", "worker1"}
+    assert by_worker["worker1"] == "no model of that name" and "died" in by_worker["worker0"]
+    tries, losses = book._db.execute("select sum(tries), sum(losses) from jobs").fetchone()
+    assert tries == 0 and 1 <= losses <= cluster.DEPTH, "only what was in hand of the dead one"
 
 
 def test_what_a_machine_lacks_is_told_from_what_a_job_asks_for(single, tmp_path):
