@@ -45,9 +45,10 @@ def decide(scores: list[float], rule: Rule, labels: list[str] | None = None,
     """By each group's own scores; each keeps at least its lowest unless it may be empty."""
     check_scores(scores)
     labels = labels or [""] * len(scores)
-    groups, kept = [], []
-    for label in dict.fromkeys(labels):
-        members = [index for index, of in enumerate(labels) if of == label]
+    groups, kept, of_label = [], [], {}
+    for index, label in enumerate(labels):
+        of_label.setdefault(label, []).append(index)
+    for label, members in of_label.items():
         # Equal scores: the earlier image counts as the lower. Picked ones come before all others.
         order = sorted(members, key=lambda index: (index not in rule.picked, scores[index]))
         count, threshold, note = _count(  # how many of the first stay

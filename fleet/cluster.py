@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from fleet import FleetError
 from fleet.ledger import Job
-from fleet.worker import JobFault, Order, Place, Worker, WorkerFault
+from fleet.worker import START_SECONDS, JobFault, Lacking, Order, Place, Worker, WorkerFault
 from tools.places import REPOSITORY
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
@@ -20,7 +20,7 @@ NOT_SENT = [".git", ".github", ".ci", "tests", "docs", "assets", "benchmarks/res
             "**/__pycache__", "**/.pytest_cache"]
 BEAT_SECONDS = 5  # between two questions whether a busy worker is alive
 SILENT_SECONDS = 45  # without an answer it counts as lost
-START_SECONDS = 300  # for a server to boot, once its actor runs
+MARGIN_SECONDS = 120  # beyond the time for a server to boot, which its worker sees to
 GRACE_SECONDS = 60  # beyond a job's own time-out, which its worker sees to
 ALONE_SECONDS = 600  # without any worker, before the fleet gives up
 MOST_STRIKES = 5  # starts without a picture, before a place is given up
@@ -32,6 +32,7 @@ def ray():
     """Ray, with what it should do set before it is first imported."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_worker_niceness", "0")  # else servers yield to all else (15)
     try:
         import ray as found
     except ImportError as error:
@@ -41,11 +42,13 @@ def ray():
 
 
 @contextmanager
-def connected(address: str | None, workers: int | None, on_cpu: bool) -> Iterator[int]:
-    """A cluster for as long as the block takes; how many workers it has room for."""
+def connected(address: str | None, workers: int | None, on_cpu: bool) -> Iterator[tuple[int, bool]]:
+    """A cluster for as long as the block takes; for how many workers, and whether on CPUs."""
     if address is None or _is_local(address):
         # Else Ray takes 127.0.0.1 for the machine's outside address.
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+    if address is not None:  # else what is no head of Ray would be asked for a quarter of an hour
+        os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "1")
     engine = ray()
     logging.getLogger("ray").setLevel(logging.CRITICAL)  # its long words: ours are in the ledger
     common = {"log_to_driver": False, "configure_logging": False}
@@ -55,10 +58,20 @@ def connected(address: str | None, workers: int | None, on_cpu: bool) -> Iterato
                     object_store_memory=512 * 2**20, **common)
     else:
         check_reachable(address)
-        engine.init(address=address, runtime_env={"working_dir": str(REPOSITORY),
-                                                  "excludes": NOT_SENT}, **common)
+        try:
+            engine.init(address=address, runtime_env={"working_dir": str(REPOSITORY),
+                                                      "excludes": NOT_SENT}, **common)
+        except Exception as error:  # another version, a wrong token, a port that is not Ray's
+            raise FleetError(f"cannot join the cluster at {address}: {_shortened(error)}. The"
+                             " address must be what ray start --head printed; Python, Ray and its"
+                             " token must be the same on every machine") from error
     try:
-        yield _room(engine.cluster_resources(), workers, on_cpu)
+        resources = engine.cluster_resources()
+        on_cpu = on_cpu or (address is None and not resources.get("GPU"))
+        yield _room(resources, workers, on_cpu), on_cpu
+    except engine.exceptions.RayError as error:
+        raise FleetError(f"the cluster failed: {_cause(error)}. What was drawn is recorded: run the"
+                         " same command again") from error
     finally:
         engine.shutdown()
 
@@ -94,11 +107,6 @@ def _room(resources: dict, workers: int | None, on_cpu: bool) -> int:
         raise FleetError(f"{workers} workers are asked for and the cluster has {room} {kind}s, one"
                          " for each: ask for fewer, or add machines")
     return workers or (room if not on_cpu else 1)
-
-
-def has_gpus(address: str | None) -> bool:
-    """Whether this machine has GPUs that Ray can hand out; of a cluster, that is asked later."""
-    return address is None and any(os.path.exists(f"/dev/nvidia{i}") for i in range(16))
 
 
 def comfyui_worker(place: Place) -> Callable[[str], object]:
@@ -145,6 +153,17 @@ class Lost(NamedTuple):
     words: str
 
 
+class Unfit(NamedTuple):
+    """A worker's machine lacks something: its place is given up, the job is as good as before."""
+
+    worker: str
+    job: Job
+    words: str
+
+
+Event = Done | Failed | Lost | Unfit
+
+
 class Slot:
     """A place for a worker, which may be filled anew."""
 
@@ -161,11 +180,13 @@ class Slot:
 class Crew:
     """start(name) gives an actor."""
 
-    def __init__(self, start: Callable[[str], object], count: int):
-        self._ray, self._start = ray(), start
+    def __init__(self, start: Callable[[str], object], count: int,
+                 start_seconds: float = START_SECONDS):
+        self._ray, self._start, self._start_seconds = ray(), start, start_seconds
         self._slots = [Slot(f"worker{i}") for i in range(count)]
         self._order = None  # as an object that all share
         self._alone_since = time.monotonic()
+        self._last_words = ""  # of a worker that was lost
 
     @property
     def size(self) -> int:
@@ -203,7 +224,7 @@ class Crew:
         slot.jobs[slot.actor.draw.remote(self._order, job.changes, seconds, pace, files,
                                          job.number)] = job
 
-    def poll(self, seconds: float) -> list[Done | Failed | Lost]:
+    def poll(self, seconds: float) -> list[Event]:
         """What has happened; waits that long for something to."""
         self._fill()
         waiting = {ref: slot for slot in self._slots
@@ -229,13 +250,16 @@ class Crew:
                 slot.strikes += 1
                 slot.starting, slot.deadline = slot.actor.start.remote(), 0.0
 
-    def _heard(self, slot: Slot, ref) -> list[Done | Failed | Lost]:
+    def _heard(self, slot: Slot, ref) -> list[Event]:
         if ref is not slot.starting and ref not in slot.jobs:
             return []  # it was lost with another job a moment ago
         try:
             result = self._ray.get(ref)
         except JobFault as error:
             return [Failed(slot.facts["name"], slot.jobs.pop(ref), _cause(error))]
+        except Lacking as error:  # started anew it would fail as fast, and draw all jobs to it
+            slot.strikes = MOST_STRIKES
+            return [Unfit(*event) for event in self._drop(slot, _cause(error))]
         except (WorkerFault, self._ray.exceptions.RayError) as error:
             return self._drop(slot, _cause(error))
         if not slot.alive:
@@ -254,7 +278,7 @@ class Crew:
                 if slot.deadline and now > slot.deadline:
                     lost += self._drop(slot, "its server did not start in time")
                 elif not slot.deadline and self._answers(slot):  # the cluster has room for it
-                    slot.deadline = now + START_SECONDS
+                    slot.deadline = now + self._start_seconds + MARGIN_SECONDS
             elif slot.jobs:
                 if now - slot.heard > BEAT_SECONDS and self._answers(slot):
                     slot.heard = now
@@ -264,7 +288,9 @@ class Crew:
                     lost += self._drop(slot, "a job went on beyond its time-out")
         if not self.alive() and (now - self._alone_since > ALONE_SECONDS or all(
                 slot.actor is None and slot.strikes >= MOST_STRIKES for slot in self._slots)):
-            words = f", the last one because: {lost[-1].words}" if lost else ""
+            words = f", the last one because: {self._last_words}" if self._last_words else ""
+            if any(slot.starting is not None and not slot.deadline for slot in self._slots):
+                words += ", and the cluster has no room for another (ray status says why)"
             raise FleetError(f"no worker is left{words}. What was drawn is recorded: mend the"
                              " cause and run the same command again")
         return lost
@@ -279,7 +305,7 @@ class Crew:
         return True
 
     def _drop(self, slot: Slot, words: str) -> list[Lost]:
-        name = slot.facts.get("name", slot.name)
+        name, self._last_words = slot.facts.get("name", slot.name), words
         lost = [Lost(name, job, words) for job in slot.jobs.values() or [None]]
         self._ray.kill(slot.actor)
         slot.actor = slot.starting = slot.beat = None
@@ -300,5 +326,13 @@ class Crew:
 def _cause(error: Exception) -> str:
     """The worker's own words, or the first line of Ray's."""
     cause = getattr(error, "cause", None) or error
+    if isinstance(cause, JobFault | WorkerFault):
+        return _shortened(cause)
     lines = [line for line in str(cause).splitlines() if line.strip()]
     return lines[0].strip() if lines else type(cause).__name__
+
+
+def _shortened(error: Exception, most: int = 1500) -> str:
+    """In one line; of a server's long log the end tells most."""
+    words = " | ".join(line.strip() for line in str(error).splitlines() if line.strip())
+    return words if len(words) <= most else f"{words[:most // 2]} ... {words[-most // 2:]}"

@@ -13,10 +13,12 @@ from fleet import FleetError, cluster, export, fitting, ledger, plan, staged
 from fleet.cluster import Crew
 from fleet.driver import FIRST_SECONDS, LEAST_SECONDS, RETRIES, Driver, Pace
 from fleet.ledger import DRAW, FINISH, FIT, START, Ledger
-from fleet.worker import Order, Place
+from fleet.worker import START_SECONDS, Order, Place
 
 PICTURES = "pictures"
 HEEDED_SECONDS = 3
+# Of bayesdiff_core/filtering.py, which needs torch: the others go by pictures of a graph.
+CRITERIA = ["mean + z sigma", "drop top percent", "keep n", "threshold"]
 
 
 class Stop:
@@ -43,6 +45,7 @@ def draw(options) -> int:
     varied = plan.variations(options.seeds, options.set, options.csv)
     with fleet_at_work(options) as (crew, stop):
         graph = plan.graph(found, crew.object_info(), options.seed_widget)
+        plan.check_saver(graph, options.save)
         jobs = varied.jobs(graph)
         with recorded(options, graph, DRAW) as book:
             tell_start(book, DRAW, book.plan(DRAW, jobs), crew)
@@ -60,6 +63,7 @@ def best(options) -> int:
     with fleet_at_work(options) as (crew, stop):
         object_info = crew.object_info()
         graph = plan.graph(found, object_info, options.seed_widget)
+        plan.check_saver(graph, options.save)
         start, finish = staged.graphs(graph, object_info, options.stop_at, options.rank_by)
         jobs = varied.jobs(graph)
         kind = f"best of N at {options.stop_at:g} by {options.rank_by}"
@@ -87,9 +91,11 @@ def fit(options) -> int:
     found = plan.read(options.workflow, (fitting.FIT,))
     with fleet_at_work(options) as (crew, stop):
         graph = fitting.graph(plan.runnable(found, crew.object_info())[0])
-        parts = options.parts or crew.size
+        # A cluster that has lost or won a machine goes on with the parts that were begun.
+        parts = options.parts or int(ledger.told(options.output, "parts") or crew.size)
         jobs = list(fitting.jobs(graph, parts))
         with recorded(options, graph, f"fit in {parts} parts") as book:
+            book.tell(parts=str(parts))
             tell_start(book, FIT, book.plan(FIT, jobs), crew)
             folder = made(options.output / staged.PARTS)
             crew.take(Order(graph, file=fitting.FILE, named=fitting.NAME))
@@ -112,10 +118,10 @@ def driver_of(options, book: Ledger, crew: Crew, graph, folder: Path | None, sto
 @contextlib.contextmanager
 def fleet_at_work(options) -> Iterator[tuple[Crew, Stop]]:
     stop = Stop()
-    on_cpu = options.cpu or not (options.address or cluster.has_gpus(options.address))
-    place = place_of(options, on_cpu)
-    with cluster.connected(options.address, options.workers, on_cpu) as count:
-        crew = Crew(cluster.comfyui_worker(place), count)
+    place = place_of(options)
+    with cluster.connected(options.address, options.workers, options.cpu) as (count, on_cpu):
+        crew = Crew(cluster.comfyui_worker(place._replace(on_cpu=on_cpu)), count,
+                    place.start_seconds)
         print(f"starting {count} ComfyUI server{'s' * (count > 1)} (10 to 60 s each)", flush=True)
         try:
             yield crew, stop
@@ -123,27 +129,27 @@ def fleet_at_work(options) -> Iterator[tuple[Crew, Stop]]:
             crew.stop()
 
 
-def place_of(options, on_cpu: bool) -> Place:
+def place_of(options) -> Place:
     named = options.comfyui or os.environ.get("COMFYUI_PATH") or os.environ.get("BAYESDIFF_HOST")
     if not named:
         raise FleetError("no ComfyUI is named: give --comfyui FOLDER, or set COMFYUI_PATH, or start"
                          " through run.py, which has one")
-    host = Path(named).expanduser().resolve()
+    host = absolute(named)
     if not options.address:
         if not (host / "main.py").is_file():
             raise FleetError(f"{host} holds no ComfyUI (main.py was expected): correct --comfyui")
         os.environ["COMFYUI_PATH"] = str(host)  # for workers of this machine
-    python = options.python or os.environ.get("COMFYUI_PYTHON") or _python_of(host)
-    base = str(options.base.expanduser().resolve()) if options.base else None
-    return Place(str(host), str(python), on_cpu, base, tuple(options.server_option))
+        if options.python:
+            os.environ["COMFYUI_PYTHON"] = options.python
+    python = options.python or os.environ.get("COMFYUI_PYTHON") or None
+    base = str(absolute(options.base)) if options.base else None
+    return Place(str(host), python, options.cpu, base, tuple(options.server_option),
+                 options.start_timeout)
 
 
-def _python_of(host: Path) -> str:
-    """ComfyUI's own environment where it has one."""
-    for folder in ("venv", ".venv"):
-        if (host / folder / "bin" / "python").exists():
-            return str(host / folder / "bin" / "python")
-    return sys.executable
+def absolute(path: str | Path) -> Path:
+    """Its links stay as they are: another machine may have them elsewhere."""
+    return Path(os.path.abspath(Path(path).expanduser()))
 
 
 @contextlib.contextmanager
@@ -214,15 +220,17 @@ def choose(options) -> int:
     """Imported here: it needs torch, which the others do without."""
     from fleet import choosing, gallery
     with ledger.read_only(options.folder) as book:
-        pictures = book.about("pictures") or PICTURES
-        if pictures != PICTURES:
-            raise FleetError(f"the pictures are at {pictures}: fetch them to"
-                             f" {options.folder / PICTURES} first")
+        url = book.about("pictures") or PICTURES
         rule = choosing.filtering.Rule(options.criterion, z=options.z, percent=options.percent,
                                        keep=options.keep, threshold=options.threshold)
         choice = choosing.choose(book, rule, options.score, options.taught)
         title = book.about("name") or options.folder.name
-    source = options.folder / PICTURES
+    source = options.folder / (PICTURES if "://" in url else url)
+    missing = [each for each in choice.pictures if not (source / each.picture.file).is_file()]
+    if missing:
+        raise FleetError(f"{len(missing)} of {len(choice.pictures)} pictures are not in {source},"
+                         f" such as {missing[0].picture.file}: fetch them there first"
+                         + (f", from {url}" if "://" in url else ""))
     choosing.write(choice, source, options.folder, options.copies)
     page = gallery.write(choice, source, options.folder, title)
     print("\n".join(choice.notes[:20]))
@@ -263,9 +271,21 @@ def add_drawing(sub) -> None:
     add_work(sub)
     sub.add_argument("--save", metavar="NODE", help="number or title of the node that saves the"
                      " pictures, if several do")
-    sub.add_argument("--pictures", metavar="URL", help="where workers write pictures themselves,"
-                     " any fsspec URL such as s3://bucket/run (default: to the driver, which"
-                     " writes them to OUTPUT/pictures)")
+    sub.add_argument("--pictures", metavar="URL", type=_picture_url, help="where workers write"
+                     " pictures themselves, any fsspec URL such as s3://bucket/run, or a folder"
+                     " that all machines share (default: to the driver, which writes them to"
+                     " OUTPUT/pictures)")
+
+
+def _picture_url(words: str) -> str:
+    """The same for every worker, wherever it runs; refused before anything is started."""
+    try:
+        import fsspec
+        url = words if "://" in words else str(absolute(words))
+        fsspec.core.url_to_fs(url)
+    except Exception as error:  # no fsspec, nothing for this kind of URL, or its own errors
+        raise FleetError(f"--pictures is {words!r}: {error}") from error
+    return url
 
 
 def _add_best(sub) -> None:
@@ -303,13 +323,16 @@ def add_work(sub) -> None:
     sub.add_argument("--workers", type=_count, help="how many servers (default: one for each GPU,"
                      " else 1)")
     sub.add_argument("--address", help="HOST:PORT of a Ray cluster (default: this machine alone)")
-    sub.add_argument("--cpu", action="store_true", help="one server for each CPU, not GPU")
+    sub.add_argument("--cpu", action="store_true", help="servers without a GPU, one CPU core each:"
+                     " give --workers as many as there are cores to use")
     sub.add_argument("--comfyui", help="ComfyUI's folder, on each machine (default: COMFYUI_PATH)")
     sub.add_argument("--python", help="the Python that runs it (default: its own venv, else this)")
     sub.add_argument("--base", type=Path, help="folder with models, input and custom_nodes"
                      " (default: ComfyUI's)")
     sub.add_argument("--server-option", action="append", default=[], metavar="WORD",
                      help="for ComfyUI's command line, such as --server-option=--lowvram")
+    sub.add_argument("--start-timeout", type=float, default=START_SECONDS, metavar="SECONDS",
+                     help=f"for a server to start (default: {START_SECONDS})")
     sub.add_argument("--retries", type=_count, default=RETRIES,
                      help=f"how often a job may fail (default: {RETRIES})")
     sub.add_argument("--retry-failed", action="store_true",
@@ -335,8 +358,8 @@ def _add_export(sub) -> None:
 
 def _add_choose(sub) -> None:
     sub.add_argument("folder", type=Path)
-    sub.add_argument("--criterion", default="mean + z sigma", help="as in Uncertainty Score Filter:"
-                     " 'mean + z sigma' (the default), 'drop top percent', 'keep n', 'threshold'")
+    sub.add_argument("--criterion", default=CRITERIA[0], choices=CRITERIA,
+                     help=f"as in Uncertainty Score Filter (default: {CRITERIA[0]})")
     sub.add_argument("--z", type=float, default=1.0)
     sub.add_argument("--percent", type=float, default=16.0)
     sub.add_argument("--keep", type=int, default=1, help="of each prompt")

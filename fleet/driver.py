@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fleet import FleetError
-from fleet.cluster import DEPTH, Crew, Done, Lost
-from fleet.ledger import DRAW, FAILED, WAITING, Job, Ledger, Part, Picture
+from fleet.cluster import DEPTH, Crew, Done, Failed, Unfit
+from fleet.ledger import DRAW, FAILED, FINISH, WAITING, Job, Ledger, Part, Picture
 from fleet.plan import Graph
 from fleet.sideways import replaced
 
@@ -52,8 +52,9 @@ class Pace:
 class Bar:
     """One line that changes; where the output is kept, a line now and then."""
 
-    def __init__(self, total: int, done: int, failed: int):
+    def __init__(self, total: int, done: int, failed: int, what: str = "pictures"):
         self.total, self.done, self.failed, self.lost = total, done, failed, 0
+        self.made, self._what = 0, what  # by now; a job may be a batch of pictures
         self._began, self._before, self._shown = time.monotonic(), done, 0.0
 
     def show(self, workers: int, at_once: bool = False) -> None:
@@ -72,7 +73,8 @@ class Bar:
         left = self.total - self.done - self.failed
         share = (self.total - left) / max(self.total, 1)
         ahead = f"{_words(left / rate)} left" if rate and left else ""
-        return (f"[{'#' * int(20 * share):<20}] {self.done}/{self.total}  {rate:.2f}/s  {ahead}"
+        return (f"[{'#' * int(20 * share):<20}] {self.done}/{self.total}"
+                f"  {self.made / passed:.2f} {self._what}/s  {ahead}"
                 f"  {self.failed} failed, {self.lost} workers lost, {workers} at work")
 
 
@@ -98,7 +100,8 @@ class Driver:
         """False if it was stopped before the end."""
         jobs, later = self._ledger.waiting(stage), []
         counts = self._ledger.counts(stage)
-        bar = Bar(sum(counts.values()), counts["done"], counts[FAILED])
+        bar = Bar(sum(counts.values()), counts["done"], counts[FAILED],
+                  "pictures" if stage in (DRAW, FINISH) else "parts")
         try:
             while not self._stopping():
                 jobs_left = self._hand_out(jobs, later)
@@ -133,9 +136,10 @@ class Driver:
         if done:
             self._keep(done)
             bar.done += len(done)
+            bar.made += sum(len(event.result.get("pictures", "1")) for event in done)
         for event in events:
             if not isinstance(event, Done):
-                bar.lost += isinstance(event, Lost)
+                bar.lost += not isinstance(event, Failed)
                 self._try_again(event, later, bar)
 
     def _keep(self, events: list) -> None:
@@ -170,11 +174,14 @@ class Driver:
 
     def _try_again(self, event, later: list, bar: Bar) -> None:
         """Later and later, and not for ever."""
-        job, lost = event.job, isinstance(event, Lost)
+        job = event.job
         if job is None:
             self._ledger.fault(event.worker, None, event.words)
             return
-        job = job._replace(losses=job.losses + 1) if lost else job._replace(tries=job.tries + 1)
+        if isinstance(event, Failed):
+            job = job._replace(tries=job.tries + 1)
+        elif not isinstance(event, Unfit):
+            job = job._replace(losses=job.losses + 1)
         over = job.tries >= self._retries or job.losses >= LOSSES
         self._ledger.fault(event.worker, job, event.words, FAILED if over else WAITING)
         if not over:

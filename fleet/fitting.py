@@ -45,6 +45,13 @@ def jobs(made: Graph, parts: int) -> Iterator[list[Change]]:
 def merged(files: list[Path], target: Path) -> list[str]:
     """One LLLA file of all parts; what it holds, in words."""
     core, file = pack.module("bayesdiff_core.llla"), pack.module("nodes.files.llla_file")
+    try:
+        return _merged(core, file, files, target)
+    except pack.module("bayesdiff_core.checks").BayesDiffError as error:
+        raise FleetError(str(error)) from error
+
+
+def _merged(core, file, files: list[Path], target: Path) -> list[str]:
     first = file.read(files[0])
     # Diagonal on the way: the eigenvectors of the full matrix are computed once, at the end.
     total = core.with_settings(first, structure="diagonal")

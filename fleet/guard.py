@@ -1,12 +1,15 @@
 """Runs a command that ends with us, and with who started us: then our stdin comes to its end.
 
-    python guard.py COMMAND ...
+    python guard.py FOLDER COMMAND ...
 
-A worker that is killed (-9) cannot stop its server; this does. Where this is killed itself, as a
-machine that leaves a cluster does, the kernel does it (Linux).
+A worker that is killed (-9) cannot stop its server, nor remove that one's scratch folder; this
+does. Where this is killed itself, as a machine that leaves a cluster does, the kernel ends the
+server (Linux).
 """
 
 import ctypes
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +20,8 @@ PR_SET_PDEATHSIG = 1
 
 
 def main() -> int:
-    child = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL,
+    folder, *command = sys.argv[1:]
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL,
                              preexec_fn=_die_with_parent if sys.platform == "linux" else None)
 
     def end(*_) -> None:
@@ -28,16 +32,22 @@ def main() -> int:
 
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C: the worker decides
-    threading.Thread(target=_kill_when_alone, args=[child], daemon=True).start()
-    return child.wait()
+    alone = threading.Event()
+    threading.Thread(target=_kill_when_alone, args=[child, alone], daemon=True).start()
+    code = child.wait()
+    if alone.is_set():
+        shutil.rmtree(folder, ignore_errors=True)
+    return code
 
 
 def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _kill_when_alone(child: subprocess.Popen) -> None:
-    sys.stdin.buffer.read()
+def _kill_when_alone(child: subprocess.Popen, alone: threading.Event) -> None:
+    while os.read(sys.stdin.fileno(), 4096):  # sys.stdin's own lock would break this one's end
+        pass
+    alone.set()
     child.kill()
 
 

@@ -225,8 +225,17 @@ def opened(folder: Path) -> Iterator[Ledger]:
 
 @contextlib.contextmanager
 def read_only(folder: Path) -> Iterator[Ledger]:
-    """The ledger of a folder as it stands, while a driver may be at work."""
+    """The ledger of a folder as it stands at one moment, while a driver may be at work."""
     if not (folder / FILE).is_file():
         raise FleetError(f"{folder} holds no {FILE}: give the folder that a fleet wrote to")
     with contextlib.closing(_connected(folder / FILE)) as connection:
+        connection.execute("begin")
         yield Ledger(connection)
+
+
+def told(folder: Path, name: str) -> str | None:
+    """What a folder's ledger is about, if there is one."""
+    if not (folder / FILE).is_file():
+        return None
+    with read_only(folder) as book:
+        return book.about(name)

@@ -103,7 +103,9 @@ def runnable(found: dict, object_info: dict) -> tuple[dict, dict[str, list[str]]
         try:
             prompt = files.api_prompt(found, object_info)
         except ValueError as error:
-            raise FleetError(f"the workflow cannot be queued: {error}") from error
+            raise FleetError(f"the workflow cannot be queued as it was saved: {error}. Export it"
+                             " by Export (API) in ComfyUI, which resolves reroutes, subgraphs and"
+                             " nodes that are switched off") from error
         places = {str(node["id"]): files.widgets(object_info[node["type"]])
                   for node in found["nodes"] if node["type"] in object_info}
     else:
@@ -164,6 +166,13 @@ def named_widget(prompt: dict, name: str) -> Widget:
 def title(prompt: dict, number: str) -> str:
     node = prompt[number]
     return node.get("_meta", {}).get("title") or node["class_type"]
+
+
+def check_saver(graph: Graph, name: str | None) -> None:
+    prompt = graph.prompt
+    if name and not any(name in (number, title(prompt, number)) for number in prompt):
+        raise FleetError(f"--save is {name!r}, which is no node's number or title; the workflow's"
+                         f" nodes: {_listed(prompt)}")
 
 
 def _listed(prompt: dict) -> str:

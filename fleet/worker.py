@@ -5,6 +5,7 @@ models, inputs and other packs are those of the ComfyUI folder, by links.
 """
 
 import contextlib
+import errno
 import json
 import os
 import socket
@@ -25,16 +26,20 @@ REPORT = "bayesdiff_report"  # nodes/metadata.py
 SHARED = ("models", "input")
 ANSWER_SECONDS = 30  # for one request
 PREVIEW_SECONDS = 60  # after which nobody looks at a preview any more
+START_SECONDS = 180  # for a server to boot
+# Of a server after which no other job succeeds: its GPU is in disorder, its disk is full.
+SICK = ("CUDA error", "HIP error", f"[Errno {errno.ENOSPC}]")
 
 
 class Place(NamedTuple):
     """Where a worker finds its ComfyUI. A node's own COMFYUI_PATH and COMFYUI_PYTHON come first."""
 
     comfyui: str
-    python: str
+    python: str | None  # None: ComfyUI's own where it has one, else this one
     on_cpu: bool
     base: str | None = None  # whose models, inputs and packs; None: ComfyUI's own folder
     options: tuple[str, ...] = ()  # for the server's command line
+    start_seconds: float = START_SECONDS
 
 
 class Order(NamedTuple):
@@ -49,6 +54,10 @@ class Order(NamedTuple):
 
 class WorkerFault(Exception):
     """This worker is of no use any more; the job may be."""
+
+
+class Lacking(WorkerFault):
+    """A pack, a model or a file that the workflow needs is not on this machine."""
 
 
 class JobFault(Exception):
@@ -70,23 +79,27 @@ class Worker:
         """Boots the server; what there is to know about it."""
         place = self._place
         host = Path(os.environ.get("COMFYUI_PATH") or place.comfyui)
-        python = Path(os.environ.get("COMFYUI_PYTHON") or place.python)
+        python = Path(os.environ.get("COMFYUI_PYTHON") or place.python or python_of(host))
         if not (host / "main.py").is_file():
             raise WorkerFault(f"{socket.gethostname()} has no ComfyUI at {host}: set COMFYUI_PATH"
                               " there before ray start, or --comfyui")
         self._scratch = Path(self._open.enter_context(tempfile.TemporaryDirectory(
             prefix="bayesdiff-fleet-", ignore_cleanup_errors=True)))
         link_base(Path(place.base) if place.base else host, self._scratch)
-        before = [sys.executable, guard.__file__]
+        before = [sys.executable, guard.__file__, str(self._scratch)]
         os.environ["BAYESDIFF_FLEET"] = "1"  # the server offers the nodes for runs in two parts
+        if not place.on_cpu and os.environ.get("OMP_NUM_THREADS") == "1":
+            del os.environ["OMP_NUM_THREADS"]  # Ray's, for who asks for no CPU: text encoders do
         try:
             self._address = self._open.enter_context(server.running(
                 host, python, self._scratch, on_cpu=place.on_cpu, log=self._scratch / "server.log",
-                options=[*place.options, "--database-url", "sqlite:///:memory:"], before=before))
+                options=[*place.options, "--database-url", "sqlite:///:memory:"], before=before,
+                seconds=place.start_seconds))
             if not server.ask(self._address, "/object_info/BayesDiff_KSampler"):
                 raise WorkerFault("the pack did not load in its ComfyUI: look at that machine's log"
                                   f" of the server, which ends with {self._log_end()}")
-        except (server.ServerFailed, OSError) as error:
+        except (server.ServerFailed, OSError, WorkerFault) as error:
+            self._open.close()
             raise WorkerFault(str(error)) from error
         return {"name": self.name, "pid": os.getpid(), "scratch": str(self._scratch)}
 
@@ -119,41 +132,54 @@ class Worker:
             prompt[node]["inputs"][widget] = f"job{job}"
         used = [self._scratch / "output" / file.format(f"job{job}")
                 for file in [*(files or {}), *([order.file] if order.file else [])]]
+        wanted = used[-1] if order.file else None
         for path, data in zip(used, (files or {}).values()):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
+
+        def run() -> dict:
+            entry = self._run(prompt, saved, began + seconds, pace, changes)
+            used.extend(map(self._path, written(entry)))
+            return entry
         try:
-            entry = self._run(prompt, saved, began + seconds, pace)
+            entry = run()
             if order.graph.sampler in _cached(entry):
                 # The host does not tell again what it need not do again: another, unused input.
                 prompt[order.graph.sampler]["inputs"]["fleet_again"] = time.time()
-                entry = self._run(prompt, saved, began + seconds, pace)
+                entry = run()
             outputs = server.outputs_of(entry)
-            if order.file:
+            if wanted:
                 reports = outputs.get(order.graph.sampler, {}).get(REPORT) or [{}]
-                found = {"report": reports[0], "data": used[-1].read_bytes()}
+                found = {"report": reports[0], "data": wanted.read_bytes()}
             else:
                 found = results(order, prompt, outputs)
                 for place, picture in enumerate(found["pictures"]):
                     image = picture.pop("image")
                     picture["file"] = f"{job:07}_{place}{Path(image['filename']).suffix}"
                     picture["data"] = self._saved(image, order.url, picture["file"])
-                used += [self._path(image) for output in outputs.values()
-                         for image in output.get("images", [])]
         except server.ServerFailed as error:
-            raise JobFault(_shortened(str(error))) from error
+            raise fault_of(_shortened(str(error))) from error
         finally:
             self._tidy(used)
         return {**found, "worker": self.name, "seconds": _own_seconds(entry),
                 "with_transfer": time.monotonic() - began}
 
-    def _run(self, prompt: dict, saved: dict | None, end: float, pace: float | None) -> dict:
+    def _run(self, prompt: dict, saved: dict | None, end: float, pace: float | None,
+             changes: list[Change]) -> dict:
         """The prompt's entry in the history, once there is one."""
         info = {"workflow": saved} if saved else {}
-        answer = self._ask("/prompt", end, {"prompt": prompt,
-                                            "extra_data": {"extra_pnginfo": info}})
-        if answer["node_errors"]:
-            raise server.ServerFailed(f"refused in part: {json.dumps(answer['node_errors'])}")
+        try:
+            answer = self._ask("/prompt", end, {"prompt": prompt,
+                                                "extra_data": {"extra_pnginfo": info}})
+            if answer["node_errors"]:
+                raise server.ServerFailed(f"refused in part: {json.dumps(answer['node_errors'])}",
+                                          {"error": {}, **answer})
+        except server.ServerFailed as error:
+            # Else one machine that lacks something would fail all jobs, as it does so in no time.
+            if lacks(error.body, changes):
+                raise Lacking(f"{self.name} lacks what the workflow needs:"
+                              f" {_shortened(str(error))}") from error
+            raise
         number = answer["prompt_id"]
         wait = 0.8 * (pace or 0)  # few questions, as they take the server's time
         while not self._stopped.wait(min(wait, max(end - time.monotonic(), 0))):
@@ -171,11 +197,6 @@ class Worker:
             return server.ask(self._address, path, body, seconds)
         except (urllib.error.URLError, OSError, ValueError) as error:
             raise WorkerFault(f"the server does not answer ({error})") from error
-        except server.ServerFailed as error:
-            # Else one machine that lacks a pack would fail all jobs, as it does so in no time.
-            if "missing_node_type" in str(error):
-                raise WorkerFault(_shortened(str(error))) from error
-            raise
 
     def _path(self, image: dict) -> Path:
         return self._scratch / image["type"] / image["subfolder"] / image["filename"]
@@ -184,9 +205,12 @@ class Worker:
         data = self._path(image).read_bytes()
         if url is None:
             return data
-        import fsspec
-        with fsspec.open(f"{url.rstrip('/')}/{name}", "wb") as to:
-            to.write(data)
+        try:
+            import fsspec
+            with fsspec.open(f"{url.rstrip('/')}/{name}", "wb") as to:
+                to.write(data)
+        except Exception as error:  # each kind of storage has errors of its own
+            raise WorkerFault(f"cannot write to {url}: {type(error).__name__}: {error}") from error
         return None
 
     def _tidy(self, used: list[Path]) -> None:
@@ -198,6 +222,14 @@ class Worker:
             with contextlib.suppress(OSError):
                 if path.stat().st_mtime < old:
                     path.unlink()
+
+
+def python_of(host: Path) -> str:
+    """ComfyUI's own environment where it has one."""
+    for folder in ("venv", ".venv"):
+        if (host / folder / "bin" / "python").exists():
+            return str(host / folder / "bin" / "python")
+    return sys.executable
 
 
 def link_base(base: Path, scratch: Path) -> None:
@@ -244,6 +276,14 @@ def results(order: Order, prompt: dict, outputs: dict) -> dict:
                 for i in range(count)]}
 
 
+def written(entry: dict) -> list[dict]:
+    """The files that a prompt's nodes wrote, whatever they call them. What they show of the input
+    folder is the user's."""
+    return [file for output in entry["outputs"].values() for files in output.values()
+            if isinstance(files, list) for file in files if isinstance(file, dict)
+            and {"filename", "subfolder"} <= file.keys() and file.get("type") in ("output", "temp")]
+
+
 def images_of(order: Order, prompt: dict, outputs: dict, count: int) -> list[dict]:
     """The saved pictures that the scores belong to."""
     saved = {number: images for number, output in outputs.items()
@@ -258,6 +298,27 @@ def images_of(order: Order, prompt: dict, outputs: dict, count: int) -> list[dic
             + (f": name it with --save, of {', '.join(found)}" if found else
                ": put a Save Image behind the sampler"))
     return fitting[0]
+
+
+def fault_of(words: str) -> Exception:
+    """Whose fault it is. A sick machine would fail all jobs otherwise, as it does so in no time."""
+    return (WorkerFault if any(sign in words for sign in SICK) else JobFault)(words)
+
+
+def lacks(refusal: dict | None, changes: list[Change]) -> bool:
+    """Whether the host refused a prompt for a node or a choice that it does not have, and that is
+    not the job's own."""
+    if not isinstance(refusal, dict) or not isinstance(refusal.get("error"), dict):
+        return False
+    if refusal["error"].get("type") == "missing_node_type":
+        return True
+    varied = {(change.node, change.name) for change in changes}
+    refused = [(number, error) for number, node in (refusal.get("node_errors") or {}).items()
+               for error in node["errors"]]
+    return bool(refused) and all(
+        error["type"] in ("value_not_in_list", "custom_validation_failed")
+        and (number, error.get("extra_info", {}).get("input_name")) not in varied
+        for number, error in refused)
 
 
 def _cached(entry: dict) -> list[str]:

@@ -9,7 +9,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tools.places import REPOSITORY
@@ -20,6 +20,10 @@ PACK = "ComfyUI-BayesDiff"
 
 class ServerFailed(Exception):
     """The server did not come up, or a prompt failed on it."""
+
+    def __init__(self, words: str, body: object = None):
+        super().__init__(words)
+        self.body = body  # of an HTTP error, where it is JSON
 
 
 def free_port() -> int:
@@ -52,7 +56,8 @@ def prepare(base: Path) -> None:
 
 @contextmanager
 def running(host: Path, python: Path, base: Path, *, port: int = 0, on_cpu: bool = True,
-            log: Path | None, options: list[str] = (), before: list[str] = ()) -> Iterator[str]:
+            log: Path | None, options: list[str] = (), before: list[str] = (),
+            seconds: float = BOOT_SECONDS) -> Iterator[str]:
     """Yields the server's address once it answers; stops the server afterwards.
 
     Its output goes to `log`, or to the terminal if that is None. `before` runs the server's
@@ -73,7 +78,7 @@ def running(host: Path, python: Path, base: Path, *, port: int = 0, on_cpu: bool
                                stdin=subprocess.PIPE if before else None)
     address = f"http://127.0.0.1:{port}"
     try:
-        _wait_until_up(address, process, log)
+        _wait_until_up(address, process, log, seconds)
         yield address
     finally:
         _stop(process)
@@ -87,8 +92,9 @@ def wait() -> None:
         time.sleep(1)
 
 
-def _wait_until_up(address: str, process: subprocess.Popen, log: Path | None) -> None:
-    end = time.monotonic() + BOOT_SECONDS
+def _wait_until_up(address: str, process: subprocess.Popen, log: Path | None,
+                   seconds: float) -> None:
+    end = time.monotonic() + seconds
     while time.monotonic() < end:
         if process.poll() is not None:
             raise ServerFailed(f"ComfyUI stopped with code {process.returncode} while starting"
@@ -98,7 +104,7 @@ def _wait_until_up(address: str, process: subprocess.Popen, log: Path | None) ->
             return
         except (urllib.error.URLError, OSError):
             time.sleep(0.3)
-    raise ServerFailed(f"ComfyUI did not answer within {BOOT_SECONDS} s" + _tail(log))
+    raise ServerFailed(f"ComfyUI did not answer within {seconds:.0f} s" + _tail(log))
 
 
 def _tail(log: Path | None) -> str:
@@ -124,8 +130,10 @@ def ask(address: str, path: str, body: dict | None = None, seconds: float = 60) 
         with urllib.request.urlopen(request, timeout=seconds) as answer:
             return json.loads(answer.read() or b"null")
     except urllib.error.HTTPError as error:
-        words = error.read().decode(errors="replace")
-        raise ServerFailed(f"{path}: HTTP {error.code}: {words}") from error
+        words, body = error.read().decode(errors="replace"), None
+        with suppress(ValueError):
+            body = json.loads(words)
+        raise ServerFailed(f"{path}: HTTP {error.code}: {words}", body) from error
 
 
 def run_prompt(address: str, prompt: dict, seconds: float = 300,

@@ -41,6 +41,12 @@ def widgets(info: dict) -> list[str]:
     return names
 
 
+def _has_upload(info: dict) -> bool:
+    """Whether the front end adds a button for uploads, whose value some versions save last."""
+    return any(name.endswith("_upload") and value for _, options in ports(info).values()
+               for name, value in options.items())
+
+
 def api_prompt(workflow: dict, object_info: dict) -> dict:
     """The prompt that the front end would queue."""
     sources = {link[0]: [str(link[1]), link[2]] for link in workflow["links"]}
@@ -53,11 +59,13 @@ def api_prompt(workflow: dict, object_info: dict) -> dict:
             raise ValueError(f"node {node['id']} is a {kind} in mode {node.get('mode', 0)}: only"
                              " nodes of this server that are switched on can be queued")
         info = object_info[kind]
-        names = widgets(info)
-        if len(names) != len(node.get("widgets_values", [])):
-            raise ValueError(f"node {node['id']} ({kind}) has {len(node['widgets_values'])} widget"
-                             f" values, {len(names)} were expected: {', '.join(names)}")
-        inputs = dict(zip(names, node.get("widgets_values", [])))
+        names, values = widgets(info), node.get("widgets_values") or []
+        if len(values) == len(names) + 1 and _has_upload(info):
+            values = values[:-1]
+        if not isinstance(values, list) or len(names) != len(values):
+            raise ValueError(f"node {node['id']} ({kind}) has {len(values)} widget values,"
+                             f" {len(names)} were expected: {', '.join(names)}")
+        inputs = dict(zip(names, values))
         inputs.pop(CONTROL, None)
         inputs.update({port["name"]: sources[port["link"]] for port in node.get("inputs", [])
                        if port.get("link") is not None})

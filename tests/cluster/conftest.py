@@ -9,9 +9,10 @@ import pytest
 from tests.cluster.helpers import PATIENCE, SECOND, dice, one_thread, pixels
 from tools import server as real_server
 
-# Before Ray is imported: nothing but 127.0.0.1, as in fleet/cluster.py.
+# Before Ray is imported: nothing but 127.0.0.1, servers like any other, as in fleet/cluster.py.
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+os.environ["RAY_worker_niceness"] = "0"
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -20,12 +21,15 @@ def survivor(nodes, workflow, tmp_path_factory):
     fleet = Fleet(*command, folder=folder)
     fleet.until(4)
     wait_for(lambda: len(servers()) == 2 or len(fleet.rows()) > SEEDS // 2)
-    owners = [actor_of(server) for server in servers()]
-    os.kill(owners[0].pid, signal.SIGKILL)
-    fleet.until(8)
+    server = servers()[0]
+    scratch = Path(server.cmdline()[server.cmdline().index("--base-directory") + 1])
+    known = len(fleet.rows())
+    os.kill(actor_of(server).pid, signal.SIGKILL)
+    fleet.until(max(known + 2, 8))
     fleet.kill()
     before = fleet.rows()
     wait_for(lambda: not servers())  # nobody stops them but their guards
+    wait_for(lambda: not scratch.exists())
     fleet = Fleet(*command, folder=folder)
     fleet.until(max(len(before) + 2, 12))
     wait_for(lambda: len(servers()) == 2 or len(fleet.rows()) > SEEDS - 4)

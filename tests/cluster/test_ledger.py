@@ -11,7 +11,10 @@ import psutil
 import pytest
 
 from fleet import FleetError, choosing, export, gallery, guard, ledger, plan
+from fleet.command import CRITERIA, main
+from fleet.driver import Bar
 from fleet.ledger import DRAW, Picture
+from tests.cluster.helpers import wait_for
 
 PIXEL = (b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x00\x00\x00\x01\x00\x00\x00\x01\x08\x02\x00\x00\x00"
          b"\x90wS\xde\x00\x00\x00\x0cIDATx\x9cc\xf8\xcf\xc0\x00\x00\x03\x01\x01\x00\xc9\xfe\x92\xef"
@@ -67,13 +70,17 @@ def test_a_second_driver_is_refused_and_a_reader_is_not(tmp_path):
 
 
 @pytest.mark.parametrize("whom", ["guard", "its parent"])
-def test_a_guarded_program_ends_with_its_guard_and_with_who_started_it(whom):
-    """Killed, not asked: nothing else could stop the program."""
+def test_a_guarded_program_ends_with_its_guard_and_with_who_started_it(whom, tmp_path):
+    """Killed, not asked: nothing else could stop the program, nor remove its folder."""
+    folder, models = tmp_path / "scratch", tmp_path / "models"
+    folder.mkdir()
+    models.mkdir()
+    (folder / "models").symlink_to(models)
     start = ("import subprocess, sys, time\n"
-             "guard = subprocess.Popen([sys.executable, sys.argv[1], sys.executable, '-c',"
+             "guard = subprocess.Popen([sys.executable, *sys.argv[1:], sys.executable, '-c',"
              " 'import os, time; print(os.getpid(), flush=True); time.sleep(600)'],"
              " stdin=subprocess.PIPE)\nprint(guard.pid, flush=True)\ntime.sleep(600)")
-    parent = subprocess.Popen([sys.executable, "-c", start, guard.__file__], text=True,
+    parent = subprocess.Popen([sys.executable, "-c", start, guard.__file__, str(folder)], text=True,
                               stdout=subprocess.PIPE)
     pids = {int(parent.stdout.readline()), int(parent.stdout.readline())}
     found = [psutil.Process(pid) for pid in pids]
@@ -81,6 +88,9 @@ def test_a_guarded_program_ends_with_its_guard_and_with_who_started_it(whom):
     (psutil.Process(program.ppid()) if whom == "guard" else parent).kill()
     try:
         program.wait(60)
+        if whom == "its parent":
+            wait_for(lambda: not folder.exists())
+        assert models.is_dir(), "what is linked there is the user's"
     finally:
         parent.kill()
         parent.wait()
@@ -102,6 +112,38 @@ def test_choosing_goes_by_each_prompts_own_scores(filled):
         kept = {each.score for each in choice.pictures if each.kept and each.group == prompt}
         assert kept == {score for score in scores if score <= limit} and len(kept) < 10
     assert [each.score for each in choice.pictures] == sorted(row.score for row in rows)
+
+
+@pytest.mark.parametrize("criterion, options, count", [
+    ("mean + z sigma", ["--z", 0], 5), ("drop top percent", ["--percent", 30], 7),
+    ("keep n", ["--keep", 3], 3), ("threshold", ["--threshold", 4], 4)])
+def test_the_command_knows_the_filters_criteria(filled, capsys, criterion, options, count):
+    """Of the first prompt; of the second one all scores are above the threshold."""
+    folder, rows = filled
+    assert main(["choose", *map(str, [folder, "--criterion", criterion, *options])]) == 0
+    kept = {path.name[7:] for path in (folder / "kept").iterdir()}
+    assert len([row for row in rows if row.file in kept and row.prompt == "die"]) == count
+    assert max(row.score for row in rows if row.file in kept and row.prompt == "die") == count
+    assert f"{len(kept)} kept, {20 - len(kept)} rejected by relative change" \
+        in capsys.readouterr().out
+    assert set(CRITERIA) < set(choosing.filtering.CRITERIA)
+
+
+def test_pictures_that_are_elsewhere_are_to_be_fetched_before_one_chooses(filled, tmp_path):
+    folder, rows = filled
+    with ledger.opened(folder) as book:
+        book.tell(pictures="s3://bucket/run")
+    (folder / "pictures").rename(tmp_path / "bucket")
+    with pytest.raises(FleetError, match="20 of 20 pictures.*fetch them.*s3://bucket/run"):
+        main(["choose", str(folder)])
+    assert not (folder / "kept").exists()
+    (tmp_path / "bucket").rename(folder / "pictures")
+    assert main(["choose", str(folder)]) == 0
+    with ledger.opened(folder) as book:  # a folder that all machines share
+        book.tell(pictures=str(tmp_path / "shared"))
+    (folder / "pictures").rename(tmp_path / "shared")
+    assert main(["choose", str(folder)]) == 0
+    assert all(path.read_bytes() == PIXEL for path in (folder / "kept").iterdir())
 
 
 def test_another_score_turns_the_choice_round_and_an_unknown_one_is_refused(filled):
@@ -173,3 +215,35 @@ def test_exported_it_has_a_row_a_picture(filled, tmp_path, name):
     assert found == [(row.seed, row.score, row.prompt) for row in rows]
     with ledger.read_only(folder) as book, pytest.raises(FleetError, match="neither"):
         export.write(book, tmp_path / "t.txt")
+
+
+def test_words_and_numbers_of_one_column_and_a_seed_of_64_bits_are_exported(tmp_path):
+    values = ["die", 7, 2.5, True, 2**64 - 1]
+    with ledger.opened(tmp_path) as book:
+        book.record([picture(number + 1, 2**64 - 1, 0.5, **{"2.name": value, "5.cfg": number or 0.5,
+                                                            "5.steps": number})
+                     for number, value in enumerate(values)])
+        assert export.write(book, tmp_path / "t.parquet") == export.write(book, tmp_path / "t.csv")
+    import pyarrow.parquet
+    table = pyarrow.parquet.read_table(tmp_path / "t.parquet").to_pydict()
+    assert table["widget 2.name"] == [str(value) for value in values]
+    assert table["widget 5.cfg"] == [0.5, 1, 2, 3, 4] and table["widget 5.steps"] == [0, 1, 2, 3, 4]
+    assert table["seed"] == [2**64 - 1] * 5
+    with open(tmp_path / "t.csv", newline="") as file:
+        assert [row["widget 2.name"] for row in csv.DictReader(file)] == table["widget 2.name"]
+
+
+def test_without_pyarrow_it_says_how_to_get_it_and_csv_is_written(filled, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with ledger.read_only(filled[0]) as book:
+        with pytest.raises(FleetError, match="pip install pyarrow, or export to .csv"):
+            export.write(book, tmp_path / "t.parquet")
+        assert export.write(book, tmp_path / "t.csv") == 20
+    assert not list(tmp_path.glob("*.parquet*"))
+
+
+def test_the_bar_counts_jobs_and_tells_pictures_a_second(monkeypatch):
+    bar = Bar(total=12, done=2, failed=1)
+    bar.done, bar.made, bar.lost = 7, 20, 1  # five batches of four in ten seconds
+    line = bar.line(workers=2, now=bar._began + 10)
+    assert "7/12  2.00 pictures/s  8 s left  1 failed, 1 workers lost, 2 at work" in line

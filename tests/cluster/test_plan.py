@@ -1,12 +1,18 @@
 """What is to be drawn, and what is refused before anything is started or written."""
 
+import argparse
 import json
+import os
+import socket
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
-from fleet import FleetError, ledger, plan
+from fleet import FleetError, cluster, ledger, plan
+from fleet.command import _picture_url, place_of
+from fleet.worker import Place, Worker, WorkerFault, python_of
 from tests.cluster.helpers import dice
 from tools import workflow as files
 from tools.places import REPOSITORY
@@ -137,6 +143,7 @@ def test_what_is_no_workflow_of_ours_is_refused(tmp_path, content, told):
     (["--seeds", "0:3", "--address", "127.0.0.1:1"], "no cluster answers at 127.0.0.1:1"),
     (["--seeds", "0:3", "--address", "ray://x"], "HOST:PORT"),
     (["--seeds", "0:3", "--comfyui", "nowhere"], "holds no ComfyUI"),
+    (["--seeds", "0:3", "--pictures", "nonsense://bucket"], "Protocol not known"),
 ])
 def test_bad_commands_say_why_and_write_nothing(workflow, tmp_path, arguments, told):
     code, said = command([workflow, *arguments, "--cpu", "--output", tmp_path / "out"])
@@ -156,6 +163,29 @@ def test_what_cannot_be_read_or_written_is_told_in_words(tmp_path):
     assert (tmp_path / ledger.FILE).read_text() == "no ledger at all"
 
 
+def test_nodes_of_the_page_only_are_refused_and_a_button_for_uploads_is_no_value(single):
+    found = files.read(REPOSITORY / "example_workflows" / "3 Mend the red parts.json")
+    info = ask(single.address, "/object_info")
+    found["nodes"].append({"id": 90, "type": "LoadImage", "inputs": [], "mode": 0,
+                           "widgets_values": ["a.png", "image"]})
+    assert plan.graph(found, info).prompt["90"]["inputs"] == {"image": "a.png"}
+    for values in (["a.png", "image", "more"], {"image": "a.png"}):
+        found["nodes"][-1]["widgets_values"] = values
+        with pytest.raises(FleetError, match=r"LoadImage.*widget values.*Export \(API\)"):
+            plan.graph(found, info)
+    found["nodes"][-1] = {"id": 90, "type": "Reroute", "inputs": [], "mode": 0}
+    with pytest.raises(FleetError, match=r"90 is a Reroute.*Export \(API\)"):
+        plan.graph(found, info)
+
+
+def test_who_saves_is_one_of_the_nodes():
+    graph = plan.graph(dice(), NODES)
+    for name in (None, "7", "SaveImage"):
+        plan.check_saver(graph, name)
+    with pytest.raises(FleetError, match="--save is 'Save'.*7 SaveImage"):
+        plan.check_saver(graph, "Save")
+
+
 def test_without_ray_it_says_how_to_get_it(workflow, tmp_path):
     """By the isolated mode of Python, which sees no installed packages."""
     code, said = command([workflow, "--seeds", "0:3", "--cpu", "--output", tmp_path / "out"],
@@ -164,7 +194,66 @@ def test_without_ray_it_says_how_to_get_it(workflow, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def command(arguments, *options) -> tuple[int, str]:
+def test_a_port_that_answers_and_is_not_rays_is_told_of_and_nothing_is_written(workflow, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = "{}:{}".format(*server.getsockname())
+        code, said = command(
+            [workflow, "--seeds", "0:3", "--address", address, "--output", tmp_path / "out"],
+            RAY_gcs_rpc_server_connect_timeout_s="1", RAY_py_gcs_connect_timeout_s="1")  # not 40 s
+    assert code == 1 and f"cannot join the cluster at {address}" in said
+    assert "Traceback" not in said and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("address, warned", [("127.0.0.1", False), ("127.0.0.2", True)])
+def test_a_cluster_on_another_address_than_this_machines_own_is_warned_of(capsys, address, warned):
+    with socket.create_server((address, 0)) as server:
+        cluster.check_reachable(f"{address}:{server.getsockname()[1]}")
+    assert ("open to a network" in capsys.readouterr().err) == warned
+
+
+def test_a_folder_for_pictures_is_the_same_for_workers_that_run_elsewhere(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert _picture_url("shared/run") == str(tmp_path / "shared" / "run")
+    assert _picture_url("memory://bucket/run") == "memory://bucket/run"
+
+
+def test_other_machines_find_comfyui_by_links_and_pythons_of_their_own(monkeypatch, tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "ComfyUI").symlink_to(tmp_path / "disk")
+    for name in ("COMFYUI_PATH", "COMFYUI_PYTHON"):
+        monkeypatch.setenv(name, "")  # and put back afterwards
+    options = argparse.Namespace(comfyui=str(tmp_path / "ComfyUI"), address="10.0.0.1:6379",
+                                 cpu=True, python=None, base=None, server_option=[],
+                                 start_timeout=5)
+    assert place_of(options)[:2] == (str(tmp_path / "ComfyUI"), None)
+    assert python_of(tmp_path / "ComfyUI") == sys.executable
+    own = tmp_path / "disk" / "venv" / "bin" / "python"
+    own.parent.mkdir(parents=True)
+    own.touch()
+    assert python_of(tmp_path / "ComfyUI") == str(tmp_path / "ComfyUI" / own.relative_to(
+        tmp_path / "disk"))
+    (tmp_path / "disk" / "main.py").touch()
+    options.address, options.python = None, "/my/python"
+    assert place_of(options).python == os.environ["COMFYUI_PYTHON"] == "/my/python"
+
+
+@pytest.mark.parametrize("on_cpu, threads", [(True, "1"), (False, "None")])
+def test_a_server_that_does_not_start_tells_why_and_leaves_nothing(monkeypatch, tmp_path, on_cpu,
+                                                                   threads):
+    """Ray's one thread is for a worker that asks for one CPU, not for one that asks for a GPU."""
+    (tmp_path / "main.py").write_text("import os, sys\n"
+                                      "sys.exit(f'threads: {os.environ.get(\"OMP_NUM_THREADS\")}')")
+    for name, value in {"OMP_NUM_THREADS": "1", "COMFYUI_PATH": str(tmp_path),
+                        "COMFYUI_PYTHON": sys.executable, "BAYESDIFF_FLEET": ""}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(WorkerFault, match=f"code 1 while starting:\nthreads: {threads}$"):
+        Worker("worker0", Place("", None, on_cpu)).start()
+    assert [path.name for path in tmp_path.iterdir()] == ["main.py"]
+
+
+def command(arguments, *options, **environ) -> tuple[int, str]:
     done = subprocess.run([sys.executable, *options, "-m", "fleet", *map(str, arguments)],
-                          cwd=REPOSITORY, text=True, capture_output=True, timeout=120)
+                          cwd=REPOSITORY, text=True, capture_output=True, timeout=120,
+                          env={**os.environ, **environ})
     return done.returncode, done.stdout + done.stderr
