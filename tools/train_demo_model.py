@@ -2,7 +2,7 @@
 
     BAYESDIFF_HOST=<ComfyUI> python -m tools.train_demo_model FILE [--iterations N] [--onward FILE]
 
-In two runs: the second goes on from the first one's file (--onward), with more dice, and a rate that
+In two runs: the second goes on from the first's file (--onward), with more dice, and a rate that
 rises and falls once more. The same seed and number of iterations give the same weights on the same
 machine. Progress is kept in the cache folder: a stopped run goes on where it was, and --export
 writes what there is by then.
