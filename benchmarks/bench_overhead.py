@@ -40,7 +40,6 @@ from tools.in_process import enter_host
 from tools.places import REPOSITORY
 
 PARTS = ("time", "outside", "counts")
-SHORT = 5  # steps of a run whose time is taken apart
 # Latents of those runs: SD1.5's own size, and one of a transformer that a CPU gets through.
 SIDES = {"sd15": 64, "flux": 32}
 
@@ -128,7 +127,7 @@ def _rows_of(part: str, name: str, options) -> list[dict]:
         return timed_rows(SCENES[name](options.tiny), options.turns)
     # Weights of the same shape are one here, so that it runs beside other work.
     scene = SCENES[name](options.tiny, lambda config: random_model(config, shared=True))
-    return outside_rows(scene, 16 if options.tiny else SIDES[name])
+    return outside_rows(scene, 16 if options.tiny else SIDES[name], options.steps)
 
 
 def timed_rows(scene: Scene, turns: int) -> list[dict]:
@@ -153,8 +152,8 @@ def timed_rows(scene: Scene, turns: int) -> list[dict]:
     return rows
 
 
-def outside_rows(scene: Scene, side: int) -> list[dict]:
-    settings, network = scene.settings(side, SHORT), scene.model.model.diffusion_model
+def outside_rows(scene: Scene, side: int, steps: int) -> list[dict]:
+    settings, network = scene.settings(side, steps), scene.model.model.diffusion_model
     full = scene.posterior(side=16)
     for work, _ in ways(scene, scene.settings(steps=2), full).values():
         work()  # warms up
@@ -163,7 +162,7 @@ def outside_rows(scene: Scene, side: int) -> list[dict]:
     rows = []
     for (mode, structure), (work, _) in tried.items():
         rows.append({**_named(scene.label, mode, structure), "outside_latent": f"{side}x{side}",
-                     "outside_steps": SHORT,
+                     "outside_steps": steps,
                      "outside_network": round(outside_over_inside(network, work), 5),
                      "stock_outside_network": round(stock, 5)})
         print(rows[-1], flush=True)
@@ -190,6 +189,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--models", nargs="+", choices=SCENES, default=list(SCENES))
     parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=5, help="of a run whose time is taken apart")
     parser.add_argument("--tiny", action="store_true")
     return parser.parse_args()
 

@@ -97,14 +97,16 @@ def write_full_size(tests: list[Result], host: str) -> None:
     head = ["model", "parameters, M (network)", "files, GB", "network's weights", "drawn", "steps",
             "outcome", *(f"{name}, CPU s" for name in PHASES), *(f"{name}, GB" for name in PHASES)]
     known = FULL_SIZE.read_text(encoding="utf-8").splitlines() if FULL_SIZE.exists() else []
-    rows = {line.split(" | ")[0]: line for line in known if line.count(" | ") == len(head) - 1}
-    rows = {name: line for name, line in rows.items() if name != f"| {head[0]}"}
+    rows = {line.split(" | ")[0].removeprefix("| "): line for line in known
+            if line.count(" | ") == len(head) - 1}
     for test in tests:
         row = _full_size_row(test)
-        rows[f"| {row[0]}"] = f"| {' | '.join(row)} |"
+        if test.outcome != "skipped" or row[0] not in rows:
+            rows[row[0]] = f"| {' | '.join(row)} |"
+    rows = {name: rows[name] for name in FULL_SIZE_MODELS if name in rows}
     lines = ["# Models of full size", "", *FULL_SIZE_WORDS.format(host=host).splitlines(), "",
              f"| {' | '.join(head)} |", "|---" * len(head) + "|", *rows.values(), ""]
-    missing = [name for name in FULL_SIZE_MODELS if f"| {name}" not in rows]
+    missing = [name for name in FULL_SIZE_MODELS if name not in rows]
     if missing:
         lines += [f"Not run yet: {'; '.join(missing)}.", ""]
     lines += FULL_SIZE_NOTES.splitlines()

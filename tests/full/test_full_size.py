@@ -54,8 +54,8 @@ FAMILIES = {
                    options=("--fp16-unet",)),
     "flux 4B": Family("Flux's width, a third of its depth", "128 x 128", 2, 8, 6,
                       prompt=(1, 32, 4096), latent=(1, 16, 16, 16)),
-    "wan": Family("Wan 2.1, 1.3 B", "17 frames of 128 x 128", 2, 9, 5, prompt=(1, 32, 4096),
-                  latent=(1, 16, 5, 16, 16)),
+    "wan": Family("Wan 2.1, 1.3 B", "17 frames of 64 x 64", 2, 9, 5, prompt=(1, 32, 4096),
+                  latent=(1, 16, 5, 8, 8)),
 }
 
 
@@ -104,7 +104,7 @@ class Graphs:
         kinds = {
             "model": ("UNETLoader", {"unet_name": "wan2.1_t2v_1.3B_fp16.safetensors"}),
             "vae": ("VAELoader", {"vae_name": "wan_2.1_vae.safetensors"}),
-            "empty": ("EmptyHunyuanLatentVideo", {"width": 128, "height": 128, "length": 17}),
+            "empty": ("EmptyHunyuanLatentVideo", {"width": 64, "height": 64, "length": 17}),
             "fit": ("BayesDiff_LLLAFit", {"model": ["model", 0], "positive": ["data", 1],
                                           "latents": ["data", 0], "num_latents": 2}),
             "save": ("BayesDiff_LLLASave", {"posterior": ["fit", 0]}),

@@ -16,6 +16,7 @@ import weakref
 from types import SimpleNamespace
 from typing import NamedTuple
 
+import numpy
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
@@ -52,8 +53,8 @@ class Card:
 
 class Machine:
     """All cards, and what was counted since the last reset. Network calls can be told apart by
-    `inside`: what happens there is counted in `network`, not in `counts`. A `hollow` network's
-    products are counted and not worked out: they give zeros."""
+    `inside`: what happens there is counted in `network`, not in `counts`. What a `hollow` network
+    asks for is counted and not worked out: it gets zeros."""
 
     def __init__(self):
         self.cards: list[Card] = []
@@ -195,7 +196,9 @@ def _dispatched(func, args: tuple, kwargs: dict):
     if name in COPIES and target is None:
         device = args[0].device
     inner = tree_map(_inner, (args, kwargs))
-    out = _product(func, *inner) if name in PRODUCTS else func(*inner[0], **inner[1])
+    out = _product(func, *inner) if name in PRODUCTS else \
+        _hollow(func, *inner) if ours and _is_hollow(name, func, target) else \
+        func(*inner[0], **inner[1])
     _count(name, func, args, tensors, ours, device, out)
     known = {id(one.inner): one for one in ours} | {id(one): one for one in tensors}
 
@@ -213,13 +216,31 @@ def _is_composite(func) -> bool:
 
 
 def _product(func, args: tuple, kwargs: dict):
-    if MACHINE.hollow and MACHINE.inside:
-        shape = func(*tree_map(_outline, args), **kwargs)
-        out = torch.zeros(shape.shape, dtype=shape.dtype)
-    else:
-        out = _accumulated(func, args, kwargs)
+    out = (_hollow if MACHINE.hollow and MACHINE.inside else _accumulated)(func, args, kwargs)
     MACHINE.add("flops", flop_registry[func.overloadpacket](*args, **kwargs, out_val=out))
     return out
+
+
+def _is_hollow(name: str, func, target) -> bool:
+    """Whether zeros will do: not where the CPU waits for numbers or brings some, nor for views."""
+    return MACHINE.hollow and MACHINE.inside and target is None and name not in WAITS | INDEXING \
+        and not _is_view(func)
+
+
+def _hollow(func, args: tuple, kwargs: dict):
+    """Zeros of the answer's size, which take no memory until somebody looks at them.
+    What would be written to stays as it is."""
+    if func._schema.is_mutable:
+        return args[0]
+    out = func(*tree_map(_outline, args), **tree_map(_outline, kwargs))
+    return tree_map(lambda one: _zeros(one.shape, one.dtype) if isinstance(one, torch.Tensor)
+                    else one, out)
+
+
+def _zeros(shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
+    """The system fills a page when it is looked at; torch.zeros fills all at once."""
+    there = torch.from_numpy(numpy.zeros(shape.numel() * dtype.itemsize, numpy.uint8))
+    return there.view(dtype).view(shape)
 
 
 def _outline(leaf):
@@ -383,9 +404,10 @@ def _make_tensors_there() -> None:
             return attention(query, *args, **kwargs)
         MACHINE.add("launches")
         MACHINE.add("flops", 4 * query.numel() * args[0].shape[-2])  # queries, keys and values
+        if MACHINE.hollow and MACHINE.inside:
+            return PretendTensor(_zeros(query.shape, query.dtype), query.device.index)
         inner, named = tree_map(_widened, tree_map(_inner, ((query, *args), kwargs)))
-        out = torch.zeros(query.shape) if MACHINE.hollow and MACHINE.inside else \
-            attention(*inner, **named)
+        out = attention(*inner, **named)
         return PretendTensor(out.to(query.dtype), query.device.index)
 
     torch.nn.functional.scaled_dot_product_attention = attended
@@ -430,8 +452,8 @@ class Counted(NamedTuple):
 
 @contextlib.contextmanager
 def counting(network: torch.nn.Module | None = None, hollow: bool = False):
-    """A list that holds, at the end, what was Counted meanwhile. hollow: the network's products
-    give zeros, so that one of full size is counted in seconds."""
+    """A list that holds, at the end, what was Counted meanwhile. hollow: the network
+    works nothing out, so that one of full size is counted in seconds."""
     found, handles = [], []
 
     def switched(inside: bool):

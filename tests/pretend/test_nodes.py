@@ -150,7 +150,7 @@ def test_models_are_offloaded_between_nodes_and_nothing_of_a_run_stays_on_the_ca
     assert torch.equal(sampled(case, llla, mode="light")[1]["samples"], outputs[1]["samples"])
 
 
-def test_running_out_of_memory_is_told_with_advice(case, fitted, sampled, pack):
+def test_running_out_of_memory_is_the_hosts_own_exception(case, fitted, sampled):
     case = case("sd15")
     llla = fitted(case)
     case.latent["samples"] = torch.zeros(1, 4, 64, 64)
@@ -158,6 +158,30 @@ def test_running_out_of_memory_is_told_with_advice(case, fitted, sampled, pack):
     with device.card_of(0.03), pytest.raises(torch.cuda.OutOfMemoryError):
         sampled(case, llla, mode="accurate")
     assert comfy.model_management.is_oom(torch.cuda.OutOfMemoryError("as the host knows it"))
+
+
+def test_running_out_of_memory_in_an_extra_call_is_told_with_advice(case, fitted, sampled):
+    case = case("sd15")
+    llla, calls, fills = fitted(case), [], []
+
+    def at_a_call(*_):
+        calls.append(1)
+        if fills and len(calls) == fills[0]:  # another program takes the rest of the card
+            for card in device.MACHINE.cards:
+                card.total = card.live
+
+    handle = case.model.model.diffusion_model.register_forward_pre_hook(at_a_call)
+    try:
+        stock = sampled(case, llla, mode="accurate", check="off")[0]["samples"]
+        fills.append(len(calls))  # the run ends with an extra call
+        calls.clear()
+        with device.card_of(8), pytest.raises(torch.cuda.OutOfMemoryError, match="or mode free"):
+            sampled(case, llla, mode="accurate", check="off")
+        fills.clear()
+    finally:
+        handle.remove()
+    again = sampled(case, llla, mode="accurate", check="off")[0]["samples"]
+    assert torch.equal(again, stock)
 
 
 @pytest.fixture(scope="session")

@@ -136,4 +136,5 @@ def guided(chunks: tuple[Chunk, ...], scale: float, latent_shape: tuple[int, ...
     ran = " and ".join(names.get(branch, f"number {branch}") for branch in branches)
     raise BayesDiffError(f"a call with cfg {scale:g} ran the {ran} prompt, a positive and a"
                          " negative one were expected (at cfg 1 the positive one alone): remove"
-                         " start and end percents from the prompts, or use mode free.")
+                         " start and end percents from the prompts, bypass a node that asks for"
+                         " the prompts one by one (SkipLayerGuidanceDiTSimple), or use mode free.")
