@@ -268,6 +268,10 @@ def test_double_click_enlarges_the_picture_with_keys_and_zoom(page, panels, node
     viewer.find("canvas").hover()
     page.mouse.wheel(0, -300)
     viewer.wait(f"root.querySelector('canvas').getBoundingClientRect().width > {1.2 * width}")
+    slider = "const { left, top } = s.getBoundingClientRect(), p = [left + 5, top + 5]"
+    assert viewer.tell(f"[...root.querySelectorAll('dialog input')].filter((s) => {{ {slider};"
+                       " return s.checkVisibility() && document.elementFromPoint(...p) !== s; })"
+                       ".length") == 0  # the picture covers none
     screenshot()
     with page.expect_download() as saved:
         viewer.find("[aria-label=Save]").click()
@@ -462,12 +466,16 @@ def check_gallery(page, gallery):
     kept(2)
     click(places[3])
     kept(1)
+    gallery.wait("/kept as picked/.test(root.textContent)"
+                 " && !root.querySelector('.bayesdiff-threshold')")
     gallery.set("groups", "a,b,c")
     gallery.wait("root.querySelector('[data-error]')?.textContent"
                  ".startsWith('groups holds 3 labels for 4 images')")
     gallery.set("groups", "a,b")
-    gallery.wait("/2 groups, each with its threshold/.test(root.textContent)")
     kept(2)  # the lowest of the group where none is picked
+    gallery.set("criterion", "drop top percent")
+    gallery.wait("/2 groups, each with its threshold/.test(root.textContent)"
+                 " && root.querySelectorAll('.bayesdiff-threshold').length === 2")
 
 
 @pytest.mark.parametrize("nodes_2", [False], ids=["canvas"])

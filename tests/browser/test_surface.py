@@ -223,6 +223,14 @@ PAINTED = (f"{INSIDE}.find((n) => n.type === 'BayesDiff_UncertaintyHeatmap')"
            ".widgets.find((w) => w.name === 'painted_mask')")
 
 
+TRACKER = "window.app.extensionManager.workflow.activeWorkflow.changeTracker"
+STATES = f"() => {TRACKER}.undoQueue.map((state) => JSON.stringify(state))"
+UNDONE = f"""() => {TRACKER}.undoQueue.map(({{ nodes, definitions }}) =>
+    [...nodes, ...definitions?.subgraphs?.flatMap((each) => each.nodes) ?? []]
+        .filter(({{ type }}) => type === "BayesDiff_UncertaintyHeatmap")
+        .map(({{ widgets_values }}) => widgets_values.at(-1)))"""
+
+
 def told_mask(page, heat):
     """What a heat map told of its first picture's mask: whether it was painted, and its share."""
     file, painted = page.evaluate(
@@ -255,6 +263,8 @@ def test_the_mask_opens_in_the_mask_editor_and_comes_back(page, panels, nodes_2,
     mine = widget("BayesDiff_UncertaintyHeatmap", "painted_mask")
     until(page, f"{PAINTED}.value.endsWith('[input]') && {mine}.value === {PAINTED}.value")
     until(page, f"window.app.graph.nodes.length === {count}")  # no helper is left
+    assert page.evaluate(UNDONE)[-1] == ["", ""]  # one step to undo: the clicks there are none
+    assert not any("LoadImage" in state for state in page.evaluate(STATES))
     page.get_by_test_id("queue-button").click()
     until(page, f"window.app.nodeOutputs[{heat}].bayesdiff[0].images[0].mask.painted")
     painted, inverted = told_mask(page, heat)
