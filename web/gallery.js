@@ -217,9 +217,10 @@ class FilterGallery extends Gallery {
       return;
     }
     const { scores } = this.report;
+    const isPicked = !this.waiting && JSON.parse(this.decidedOn).criterion === PICKED;
     const isKept = new Set(kept);
     const rejected = scores.map((_, index) => index).filter((index) => !isKept.has(index));
-    this.drawChart(isKept, groups.map((group) => group.threshold));
+    this.drawChart(isKept, isPicked ? [] : groups.map((group) => group.threshold));
     this.cards.forEach((card, index) => card.setAttribute("aria-label",
       `${this.pictures[index].title}, ${say(isKept.has(index) ? "kept" : "rejected")}`));
     // While they are being chosen, pictures stay where they are.
@@ -227,7 +228,7 @@ class FilterGallery extends Gallery {
       : [{ words: say("keptCount", { count: kept.length }), members: kept },
         { words: say("rejectedCount", { count: rejected.length }), members: rejected }]);
     this.words.textContent = say("scoreRange", { low: short(Math.min(...scores)),
-      high: short(Math.max(...scores)), threshold: groups.length === 1
+      high: short(Math.max(...scores)), threshold: isPicked ? say("asPicked") : groups.length === 1
         ? say("threshold", { value: short(groups[0].threshold) })
         : say("groupThresholds", { count: groups.length }) });
     this.chart.setAttribute("aria-label", this.words.textContent);

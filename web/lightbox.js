@@ -43,7 +43,8 @@ export class Lightbox {
 
   show(zoom, x, y) {
     this.at = { zoom, x, y };
-    this.stage.style.transform = zoom === 1 ? "" : `translate(${x}px, ${y}px) scale(${zoom})`;
+    this.stage.querySelector("canvas").style.transform = zoom === 1 ? ""
+      : `translate(${x}px, ${y}px) scale(${zoom})`;
   }
 
   /** The spot under the pointer stays where it is. */
@@ -53,8 +54,8 @@ export class Lightbox {
     const { zoom, x, y } = this.at;
     const next = Math.min(Math.max(zoom * (event.deltaY < 0 ? 1.25 : 0.8), 1), MOST_ZOOM);
     const box = this.stage.getBoundingClientRect();
-    const [fromX, fromY] = [event.clientX - box.left - box.width / 2,
-      event.clientY - box.top - box.height / 2];
+    const [fromX, fromY] = [event.clientX - box.left - box.width / 2 - x,
+      event.clientY - box.top - box.height / 2 - y];
     const part = 1 - next / zoom;
     this.show(next, next === 1 ? 0 : x + fromX * part, next === 1 ? 0 : y + fromY * part);
   }

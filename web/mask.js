@@ -7,13 +7,19 @@ import { say } from "./words.js";
 const OPEN_EDITOR = "Comfy.MaskEditor.OpenMaskEditor";
 const EDITOR = "[data-testid='mask-editor-root'], .mask-editor-dialog";
 const WIDGET = "painted_mask";
-const LOOK_EACH = 200; // ms, while the editor is open
 
 /** mask: {file, key}, as the server told it; nodes: the heat maps that are to take what is painted. */
 export async function editMask({ file, key }, nodes) {
-  const painted = await edited(file).catch(() => null);
-  if (!painted) return;
-  paint(nodes, key, painted);
+  // To undo, all of it is one step: the clicks in the editor are none.
+  const tracker = app.extensionManager?.workflow?.activeWorkflow?.changeTracker;
+  tracker?.beforeChange?.();
+  try {
+    const painted = await edited(file).catch(() => null);
+    if (!painted) return;
+    paint(nodes, key, painted);
+  } finally {
+    tracker?.afterChange?.();
+  }
   app.extensionManager?.toast?.add({ severity: "success", summary: say("editMask"),
     detail: say("maskEdited"), life: 6000 });
 }
@@ -45,8 +51,8 @@ async function edited(file) {
     helper.imgs = [await loaded(file)];
     app.canvas.selectItems([helper]);
     await app.extensionManager.command.execute(OPEN_EDITOR);
-    await until(() => document.querySelector(EDITOR));
-    await until(() => !document.querySelector(EDITOR), Infinity);
+    await until(() => document.querySelector(EDITOR), 10);
+    await until(() => !document.querySelector(EDITOR));
     const { value } = widgetOf(helper, "image");
     return value === name ? null : value;
   } finally {
@@ -61,9 +67,22 @@ async function loaded(file) {
   return image;
 }
 
-async function until(holds, seconds = 10) {
-  for (const end = Date.now() + 1000 * seconds; !holds();) {
-    if (Date.now() > end) throw new Error("the MaskEditor did not open");
-    await new Promise((later) => { setTimeout(later, LOOK_EACH); });
-  }
+/** Looks when elements come and go; seconds: after which what did not come is an error. */
+function until(holds, seconds) {
+  return new Promise((done, failed) => {
+    let late;
+    const look = () => {
+      if (!holds()) return;
+      seen.disconnect();
+      clearTimeout(late);
+      done();
+    };
+    const seen = new MutationObserver(look);
+    seen.observe(document.body, { childList: true, subtree: true });
+    if (seconds) late = setTimeout(() => {
+      seen.disconnect();
+      failed(new Error("the MaskEditor did not open"));
+    }, 1000 * seconds);
+    look();
+  });
 }

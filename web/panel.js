@@ -233,8 +233,11 @@ api.addEventListener("execution_error", ({ detail }) => {
   const node = detail?.node_type?.startsWith("BayesDiff_") && nodeAt(detail.node_id);
   if (!node) return;
   const words = sentence(translated(detail.exception_message.trim()));
-  const roomy = [...panels].find((panel) => panel.node === node && panel.grows);
-  if (roomy) roomy.error.textContent = words;
+  const inIt = [...panels].filter((panel) => panel.node === node);
+  const said = inIt.some(({ root }) => // before the run
+    sentence(root.querySelector("[data-error]")?.textContent ?? "") === words);
+  const roomy = inIt.find(({ grows }) => grows);
+  if (roomy && !said) roomy.error.textContent = words;
   app.extensionManager?.toast?.add({ severity: "error", summary: node.title, detail: words,
     life: 15000 });
 });

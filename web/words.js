@@ -55,6 +55,7 @@ const WORDS = {
   rejectedCount: "rejected {count}",
   scoreRange: "Scores {low} (sure) to {high} (unsure), {threshold}",
   threshold: "threshold {value}",
+  asPicked: "kept as picked",
   groupThresholds: "{count} groups, each with its threshold",
   waiting: "The run waits for your choice: {seconds} s",
   waitingToast: "The run waits: click the pictures to keep, then go on.",

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import sync_playwright
 
+from tests.browser.graphs import loaded
 from tools.server import ask
 
 SCREENSHOTS = Path(__file__).parent / "screenshots"
@@ -42,6 +43,7 @@ def page(chromium, server):
     page.wait_for_function("() => window.app?.graph && window.LiteGraph?.registered_node_types"
                            "?.BayesDiff_ModelInfo")
     page.wait_for_function("() => window.app.graph.nodes.length > 0")  # the default workflow
+    loaded(page)
     page.evaluate("() => window.app.graph.clear()")
     yield page
     context.close()

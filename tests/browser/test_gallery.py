@@ -5,7 +5,7 @@ import uuid
 
 from PIL import Image, ImageChops
 
-from tests.browser.graphs import add_nodes, node, until
+from tests.browser.graphs import add_nodes, loaded, node, until
 from tests.browser.test_panels import (
     NODES,
     OPEN,
@@ -108,8 +108,7 @@ def test_a_waiting_run_is_stopped_from_another_tab(page, server):
     other = page.context.new_page()
     other.set_default_timeout(120_000)
     other.goto(server.address)
-    until(other, "window.LiteGraph.registered_node_types.BayesDiff_KSampler"
-                 " && window.app.extensionManager.workflow.activeWorkflow")
+    loaded(other)
     other.evaluate(OPEN, saved)
     there = Panel(other, "UncertaintyScoreFilter", "gallery")
     there.wait("root.hasAttribute('data-waiting')")

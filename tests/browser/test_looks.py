@@ -96,6 +96,17 @@ def switch(page, nodes_2, theme):
     page.wait_for_timeout(700)
 
 
+def told(page, asked, wanted, *given):
+    """A busy machine lays nodes out some time after it was told to."""
+    for _ in range(20):
+        answer = page.evaluate(asked, *given)
+        if answer == wanted:
+            return
+        page.wait_for_timeout(500)
+    assert answer == wanted, page.evaluate("() => [window.LiteGraph.vueNodesMode,"
+                                           " document.body.className]")
+
+
 def test_panels_are_readable_and_keep_their_size_in_both_kinds_of_nodes(page, screenshot):
     page.set_viewport_size({"width": 1500, "height": 1120})
     page.evaluate("() => window.app.extensionManager.setting.set('Comfy.Minimap.Visible', false)")
@@ -106,7 +117,7 @@ def test_panels_are_readable_and_keep_their_size_in_both_kinds_of_nodes(page, sc
     page.evaluate("() => Object.assign(window.app.canvas.ds, { scale: 1, offset: [80, 110] })")
     Panel(page, "KSampler", "schedule").wait("/ 12 steps/.test(root.textContent)")
     sizes = page.evaluate(SIZES, OURS)
-    assert page.evaluate(FAULTS) == []
+    told(page, FAULTS, [])
     page.get_by_test_id("queue-button").click()
     for kind in ("UncertaintyScoreFilter", "BestOfN"):
         Panel(page, kind, "gallery").wait("root.querySelectorAll('.bayesdiff-card img').length")
@@ -115,8 +126,8 @@ def test_panels_are_readable_and_keep_their_size_in_both_kinds_of_nodes(page, sc
     try:
         for nodes_2, theme in LOOKS if EVERY else [(False, "dark"), (True, "light")]:
             switch(page, nodes_2, theme)
-            assert page.evaluate(SIZES, OURS) == sizes, (nodes_2, theme)
-            assert page.evaluate(FAULTS) == [], (nodes_2, theme)
+            told(page, SIZES, sizes, OURS)
+            told(page, FAULTS, [])
             if EVERY:
                 page.screenshot(path=f"tests/browser/screenshots/looks_{nodes_2}_{theme}.png")
     finally:
@@ -143,7 +154,7 @@ def test_a_saved_size_stays_when_a_graph_is_opened(page, nodes_2):
         page.evaluate("() => window.app.loadGraphData(window.app.graph.serialize())")
         until(page, node("BayesDiff_UncertaintyHeatmap"))
         page.wait_for_timeout(700)
-        assert page.evaluate(SIZES, ["BayesDiff_KSampler", "BayesDiff_UncertaintyHeatmap"]) == [
-            [320, 720], [320, 600]]
+        told(page, SIZES, [[320, 720], [320, 600]],
+             ["BayesDiff_KSampler", "BayesDiff_UncertaintyHeatmap"])
     finally:
         switch(page, False, "dark")

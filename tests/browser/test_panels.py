@@ -15,7 +15,19 @@ from PIL import Image
 from playwright.sync_api import TimeoutError
 
 from tests.browser.conftest import SCREENSHOTS
-from tests.browser.graphs import DEMO_CLASS, DEMO_SIZE, add_nodes, node, until, widget
+from tests.browser.graphs import (
+    DEMO_CLASS,
+    DEMO_SIZE,
+    EMPTY_PLACE,
+    add_nodes,
+    known,
+    loaded,
+    node,
+    open_help,
+    undo,
+    until,
+    widget,
+)
 from tools.places import REPOSITORY
 
 SAMPLING = {"steps": 8, "cfg": 2.5, "mode": "accurate", "check": "off",
@@ -256,6 +268,10 @@ def test_double_click_enlarges_the_picture_with_keys_and_zoom(page, panels, node
     viewer.find("canvas").hover()
     page.mouse.wheel(0, -300)
     viewer.wait(f"root.querySelector('canvas').getBoundingClientRect().width > {1.2 * width}")
+    slider = "const { left, top } = s.getBoundingClientRect(), p = [left + 5, top + 5]"
+    assert viewer.tell(f"[...root.querySelectorAll('dialog input')].filter((s) => {{ {slider};"
+                       " return s.checkVisibility() && document.elementFromPoint(...p) !== s; })"
+                       ".length") == 0  # the picture covers none
     screenshot()
     with page.expect_download() as saved:
         viewer.find("[aria-label=Save]").click()
@@ -312,8 +328,7 @@ def test_another_tab_can_choose_and_both_are_told(page, server):
     other = page.context.new_page()
     other.set_default_timeout(120_000)
     other.goto(server.address)
-    until(other, "window.LiteGraph.registered_node_types.BayesDiff_KSampler"
-                 " && window.app.extensionManager.workflow.activeWorkflow")
+    loaded(other)
     page.bring_to_front()
     page.get_by_test_id("queue-button").click()
     gallery.wait("root.hasAttribute('data-waiting')")
@@ -380,7 +395,8 @@ def test_wheel_middle_drag_shortcuts_and_menu_pass_through_a_panel(page, panels,
     page.mouse.up(button="middle")
     until(page, f"{OFFSET} > {before} + 40")
     page.evaluate(LOOK)
-    page.wait_for_timeout(300)  # the panel follows the canvas a frame later
+    left = "root.querySelector('.bayesdiff-hint').getBoundingClientRect().left"
+    viewer.wait(f"Math.abs({left} - {box['x']}) < 1")  # the panel follows the canvas later
     page.mouse.click(*middle)
     asked = []
     page.on("request", lambda request: request.url.endswith("/prompt") and asked.append(request))
@@ -450,12 +466,16 @@ def check_gallery(page, gallery):
     kept(2)
     click(places[3])
     kept(1)
+    gallery.wait("/kept as picked/.test(root.textContent)"
+                 " && !root.querySelector('.bayesdiff-threshold')")
     gallery.set("groups", "a,b,c")
     gallery.wait("root.querySelector('[data-error]')?.textContent"
                  ".startsWith('groups holds 3 labels for 4 images')")
     gallery.set("groups", "a,b")
-    gallery.wait("/2 groups, each with its threshold/.test(root.textContent)")
     kept(2)  # the lowest of the group where none is picked
+    gallery.set("criterion", "drop top percent")
+    gallery.wait("/2 groups, each with its threshold/.test(root.textContent)"
+                 " && root.querySelectorAll('.bayesdiff-threshold').length === 2")
 
 
 @pytest.mark.parametrize("nodes_2", [False], ids=["canvas"])
@@ -489,18 +509,15 @@ def test_panels_survive_loading_copies_zoom_and_themes(page, panels):
                           {{ scale, offset: [60 - x, (scale > 1 ? -380 : 60) - y] }});
             window.app.canvas.setDirty(true, true);
         }}""", scale)
-        page.wait_for_timeout(700)
-        canvas = viewer.tell("root.querySelector('canvas').getBoundingClientRect().width")
-        assert 290 * scale < canvas < 320 * scale
+        width = "root.querySelector('canvas').getBoundingClientRect().width"
+        viewer.wait(f"{width} > {290 * scale} && {width} < {320 * scale}")
         page.screenshot(path=SCREENSHOTS / f"panels_zoom_{scale}.png")
     page.evaluate(LOOK)
     dark = viewer.tell("getComputedStyle(root).color")
     page.evaluate("() => window.app.extensionManager.setting.set('Comfy.ColorPalette', 'light')")
-    page.wait_for_timeout(700)
+    viewer.wait(f"getComputedStyle(root).color !== '{dark}'")
     page.screenshot(path=SCREENSHOTS / "panels_light.png")
-    light = viewer.tell("getComputedStyle(root).color")
     page.evaluate("() => window.app.extensionManager.setting.set('Comfy.ColorPalette', 'dark')")
-    assert light != dark
 
 
 def picture(page):
@@ -530,14 +547,7 @@ def test_panels_inside_a_subgraph_show_what_their_nodes_told(page, panels):
 
 @pytest.mark.parametrize("nodes_2", [False], ids=["canvas"])
 def test_help_panel_opens_with_its_picture(page, panels, screenshot):
-    page.wait_for_timeout(500)
-    page.mouse.click(*page.evaluate(f"""() => {{
-        const {{ canvas, ds }} = window.app.canvas, [x, y] = {panels["map"].node}.pos;
-        const {{ left, top }} = canvas.getBoundingClientRect();
-        return [left + (x + ds.offset[0] + 100) * ds.scale,
-                top + (y + ds.offset[1] - 15) * ds.scale];
-    }}"""))
-    page.get_by_test_id("info-button").click()
+    open_help(page, "BayesDiff_UncertaintyHeatmap")
     page.get_by_role("heading", name="Uncertainty Heatmap").first.wait_for()
     page.wait_for_function("() => [...document.images].some((image) =>"
                            " image.src.includes('/docs/') && image.naturalWidth > 100)")
@@ -557,13 +567,13 @@ def test_the_strip_follows_another_node_by_hand_and_undo(page, nodes_2):
                   nodes_2)
     add_nodes(page, CUSTOM, CUSTOM_PLACES)
     page.evaluate(LOOK)
-    page.mouse.click(1300, 850)  # the front end now knows the graph as it was made
     strip = Panel(page, "SamplerCustom", "schedule")
     strip.wait("/ 8 steps$/.test(root.textContent)")
+    known(page)
     type_steps(page, 13, nodes_2)
-    page.mouse.click(1300, 850)
+    page.mouse.click(*EMPTY_PLACE)
     strip.wait("/ 13 steps, 6 to check the picture$/.test(root.textContent)")
-    page.keyboard.press("Control+z")
+    undo(page)
     strip.wait("/ 8 steps$/.test(root.textContent)")
     page.evaluate(f"() => {strip.node}.disconnectInput({strip.node}.findInputSlot('sigmas'))")
     strip.wait("/known when it has run$/.test(root.textContent)")
@@ -608,10 +618,7 @@ def test_no_timer_of_ours_runs_and_nothing_is_asked_while_nothing_changes(page, 
 
 def reopen(page):
     page.reload()
-    # The last workflow comes back, which may be the empty one.
-    page.wait_for_function("() => window.LiteGraph?.registered_node_types?.BayesDiff_KSampler &&"
-                           " window.app?.extensionManager?.workflow?.activeWorkflow")
-    page.wait_for_timeout(500)
+    loaded(page)  # the last workflow comes back, which may be the empty one
     page.evaluate("() => window.app.graph.clear()")
 
 

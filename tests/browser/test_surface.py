@@ -8,7 +8,17 @@ import pytest
 from PIL import Image
 from playwright.sync_api import TimeoutError
 
-from tests.browser.graphs import add_nodes, node, until, widget
+from tests.browser.graphs import (
+    EMPTY_PLACE,
+    TITLE_OF,
+    add_nodes,
+    known,
+    node,
+    open_help,
+    undo,
+    until,
+    widget,
+)
 from tests.browser.test_panels import (
     A_KIND,
     KINDS,
@@ -36,13 +46,6 @@ STOCK = {
 STOCK_PLACES = {**PLACES, "KSampler": [500, 60], "VAEDecode": [20, 560], "PreviewImage": [900, 500]}
 QUEUED = "async () => (await window.app.graphToPrompt()).output"
 TYPES = "() => window.app.graph.nodes.map((n) => n.type).sort()"
-MIDDLE_OF = """(type) => {
-    const { canvas, ds } = window.app.canvas;
-    const { nodes } = window.app.canvas.graph;
-    const [x, y] = nodes.find((n) => n.type === type).pos;
-    const { left, top } = canvas.getBoundingClientRect();
-    return [left + (x + ds.offset[0] + 60) * ds.scale, top + (y + ds.offset[1] - 12) * ds.scale];
-}"""
 
 
 @pytest.fixture
@@ -58,9 +61,9 @@ def choose(page, kind, words):
     item = page.get_by_text(words, exact=True).first
     for _ in range(6):  # a busy machine may not have drawn the node where it is to be
         page.wait_for_timeout(500)
-        page.mouse.click(1300, 850)  # closes what is open
+        page.mouse.click(*EMPTY_PLACE)  # closes what is open
         page.wait_for_timeout(500)
-        page.mouse.click(*page.evaluate(MIDDLE_OF, kind), button="right")
+        page.mouse.click(*page.evaluate(TITLE_OF, kind), button="right")
         with contextlib.suppress(TimeoutError):
             item.wait_for(timeout=6000)
             break
@@ -84,15 +87,14 @@ def inputs_of(page, kind):
 def test_a_stock_sampler_is_replaced_with_values_and_links_and_back(page, nodes_2, kind_of_nodes):
     add_nodes(page, STOCK, STOCK_PLACES)
     page.evaluate(LOOK)
-    page.mouse.click(1300, 850)  # the front end now knows the graph as it was made
+    known(page)
     before, types = page.evaluate(QUEUED), page.evaluate(TYPES)
     choose(page, "KSampler", "Replace with BayesDiff KSampler")
     until(page, f"{node('BayesDiff_KSampler')} && !{node('KSampler')}")
     theirs, ours = inputs_of_kind(before, "KSampler"), inputs_of(page, "BayesDiff_KSampler")
     assert {name: ours[name] for name in theirs} == theirs
     assert inputs_of(page, "VAEDecode")["samples"][1] == 0
-    page.mouse.click(1300, 850)
-    page.keyboard.press("Control+z")  # one step
+    undo(page)  # one step
     until(page, f"{node('KSampler')} && !{node('BayesDiff_KSampler')}")
     assert page.evaluate(TYPES) == types
     assert inputs_of(page, "KSampler") == theirs
@@ -221,6 +223,14 @@ PAINTED = (f"{INSIDE}.find((n) => n.type === 'BayesDiff_UncertaintyHeatmap')"
            ".widgets.find((w) => w.name === 'painted_mask')")
 
 
+TRACKER = "window.app.extensionManager.workflow.activeWorkflow.changeTracker"
+STATES = f"() => {TRACKER}.undoQueue.map((state) => JSON.stringify(state))"
+UNDONE = f"""() => {TRACKER}.undoQueue.map(({{ nodes, definitions }}) =>
+    [...nodes, ...definitions?.subgraphs?.flatMap((each) => each.nodes) ?? []]
+        .filter(({{ type }}) => type === "BayesDiff_UncertaintyHeatmap")
+        .map(({{ widgets_values }}) => widgets_values.at(-1)))"""
+
+
 def told_mask(page, heat):
     """What a heat map told of its first picture's mask: whether it was painted, and its share."""
     file, painted = page.evaluate(
@@ -252,7 +262,9 @@ def test_the_mask_opens_in_the_mask_editor_and_comes_back(page, panels, nodes_2,
     page.get_by_role("button", name="Save").last.click()
     mine = widget("BayesDiff_UncertaintyHeatmap", "painted_mask")
     until(page, f"{PAINTED}.value.endsWith('[input]') && {mine}.value === {PAINTED}.value")
-    assert page.evaluate("() => window.app.graph.nodes.length") == count  # no helper is left
+    until(page, f"window.app.graph.nodes.length === {count}")  # no helper is left
+    assert page.evaluate(UNDONE)[-1] == ["", ""]  # one step to undo: the clicks there are none
+    assert not any("LoadImage" in state for state in page.evaluate(STATES))
     page.get_by_test_id("queue-button").click()
     until(page, f"window.app.nodeOutputs[{heat}].bayesdiff[0].images[0].mask.painted")
     painted, inverted = told_mask(page, heat)
@@ -260,8 +272,7 @@ def test_the_mask_opens_in_the_mask_editor_and_comes_back(page, panels, nodes_2,
 
     panels["map"].find("[title^='Opens the mask']").click()  # and nothing is saved
     page.get_by_role("button", name="Cancel").last.click()
-    page.wait_for_timeout(1000)
-    assert page.evaluate("() => window.app.graph.nodes.length") == count
+    until(page, f"window.app.graph.nodes.length === {count}")
     panels["map"].find("[title^='Back to the mask']").click()
     until(page, f"{mine}.value === '' && {PAINTED}.value === ''")
 
@@ -295,7 +306,7 @@ def test_what_would_fail_is_said_before_the_run_and_an_error_says_its_sentence_f
                ".startsWith('mode light needs a posterior, and none is connected')")
     strip.set("mode", "free")
     strip.wait("/^takes 1 . KSampler/.test(root.textContent)")
-    page.mouse.click(1300, 850)  # what another node's widget is, is told with the next click
+    page.mouse.click(*EMPTY_PLACE)  # what another node's widget is, is told with the next click
     viewer.wait("root.textContent.startsWith("
                 "'Step 3 will not be there: the sampler keeps 0, 4, 8.')")
     page.get_by_test_id("queue-button").click()
@@ -440,11 +451,12 @@ def test_the_search_of_the_front_end_finds_our_nodes(page, screenshot):
                         ("sort images", "Uncertainty Score Filter")):
         page.evaluate("() => window.app.extensionManager.command.execute("
                       "'Workspace.SearchBox.Toggle')")
+        until(page, "document.activeElement.matches('input')")
         page.keyboard.type(word)
         page.get_by_text(found).first.wait_for()
         screenshot()
         page.keyboard.press("Escape")
-        page.wait_for_timeout(500)
+        until(page, "!document.activeElement.matches('input')")
 
 
 @pytest.mark.parametrize("nodes_2", [False], ids=["canvas"])
@@ -455,14 +467,7 @@ def test_tables_of_help_pages_fit_the_panel(page, nodes_2, kind_of_nodes, screen
         page.evaluate("() => window.app.graph.clear()")
         add_nodes(page, {f"BayesDiff_{kind}": {}}, {f"BayesDiff_{kind}": [500, 60]})
         page.evaluate(LOOK)
-        page.wait_for_timeout(500)
-        page.mouse.click(*page.evaluate(f"""() => {{
-            const {{ canvas, ds }} = window.app.canvas, [x, y] = {node(f"BayesDiff_{kind}")}.pos;
-            const {{ left, top }} = canvas.getBoundingClientRect();
-            return [left + (x + ds.offset[0] + 100) * ds.scale,
-                    top + (y + ds.offset[1] - 15) * ds.scale];
-        }}"""))  # as a user selects it: its tools come with that
-        page.get_by_test_id("info-button").click()
+        open_help(page, f"BayesDiff_{kind}")
         until(page, "[...document.images].some((image) => image.src.includes("
                     f"'BayesDiff_{kind}.jpg') && image.naturalWidth > 100)")
         wide = page.evaluate("""() => [...document.querySelectorAll("table")]
