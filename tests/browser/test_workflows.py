@@ -1,7 +1,7 @@
 """The example workflows and the blueprint in the real front end.
 
-With BAYESDIFF_PICTURES=1 the picture of the one without a result goes beside the workflows, where the
-front end shows them. Those of the others are results (tools/make_thumbnails.py).
+With BAYESDIFF_PICTURES=1 the picture of the one without a result goes beside the workflows, where
+the front end shows it. Those of the others are results (tools/make_thumbnails.py).
 """
 
 import io
@@ -177,7 +177,8 @@ def picture(page, name):
     folder = EXAMPLES if asked else SCREENSHOTS
     folder.mkdir(exist_ok=True)
     shot = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
-    shot.crop((525, 0, 1875, 1350)).resize((720, 720)).save(folder / f"{name}.jpg", quality=70, optimize=True)
+    shot.crop((525, 0, 1875, 1350)).resize((720, 720)) \
+        .save(folder / f"{name}.jpg", quality=70, optimize=True)
 
 
 @pytest.mark.parametrize("path", FILES, ids=ids)
