@@ -355,10 +355,10 @@ def test_a_server_that_hangs_is_replaced_and_its_seed_drawn_elsewhere(draw, book
 
     thread = threading.Thread(target=freeze)
     thread.start()
-    assert draw(seeds(*range(16)), pace=Pace(least=3, times=10))
+    assert draw(seeds(*range(12)), pace=Pace(least=3, times=10))
     thread.join()
     rows = list(book.pictures())
-    assert [row.seed for row in rows] == list(range(16))
+    assert [row.seed for row in rows] == list(range(12))
     lost = {job for _, _, job, words in book.faults() if "server" in words}
     assert 1 <= len(lost) <= cluster.DEPTH, book.faults()
     for late in (row for row in rows if row.job in lost):
