@@ -92,7 +92,8 @@ def fit(options) -> int:
     with fleet_at_work(options) as (crew, stop):
         graph = fitting.graph(plan.runnable(found, crew.object_info())[0])
         # A cluster that has lost or won a machine goes on with the parts that were begun.
-        parts = options.parts or int(ledger.told(options.output, "parts") or crew.size)
+        parts = options.parts or int(
+            ledger.told(options.output, "parts") or fitting.usual_parts(graph, crew.size))
         jobs = list(fitting.jobs(graph, parts))
         with recorded(options, graph, f"fit in {parts} parts") as book:
             book.tell(parts=str(parts))
@@ -302,7 +303,8 @@ def _add_fit(sub) -> None:
     sub.add_argument("workflow", type=Path, help="a workflow file with LLLA Fit in it")
     sub.set_defaults(pictures=None)
     add_work(sub)
-    sub.add_argument("--parts", type=_count, help="how many (default: one for each worker)")
+    sub.add_argument("--parts", type=_count, help="how many (default: one for each worker,"
+                     " with 8 latents or more)")
 
 
 def add_varied(sub) -> None:

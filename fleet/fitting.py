@@ -1,6 +1,7 @@
 """A posterior fitted in parts: each worker runs its share of the latents, the sums are added up."""
 
 import json
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,8 @@ FILE = "llla/{}.safetensors"  # in a server's output folder, by the name of the 
 SAVER = "fleet save"
 NAME = f"{SAVER}.filename_prefix"
 POSTERIOR = "posterior.safetensors"
+GIVEN = ("latents", "images")  # inputs of LLLA Fit, in place of the model's own samples
+LATENTS_AN_OWN_SAMPLE = 8  # as in nodes/host/fit.py, which needs a host
 
 
 def graph(prompt: dict) -> Graph:
@@ -33,11 +36,26 @@ def graph(prompt: dict) -> Graph:
     return Graph(made, None, {}, found[0], Widget(found[0], "part"))
 
 
+def most_parts(made: Graph, given: bool | None = None) -> int | float:
+    """With something to do for each; own samples are noised several times by who drew them."""
+    inputs = made.prompt[made.sampler]["inputs"]
+    latents = inputs["num_latents"]
+    if not isinstance(latents, int):  # it is linked
+        return math.inf
+    if given is None:
+        given = any(isinstance(inputs.get(name), list) for name in GIVEN)
+    return latents if given else math.ceil(latents / LATENTS_AN_OWN_SAMPLE)
+
+
+def usual_parts(made: Graph, workers: int) -> int:
+    """One for each worker; an empty latent that is linked stands for own samples too."""
+    return min(workers, most_parts(made, given=False))
+
+
 def jobs(made: Graph, parts: int) -> Iterator[list[Change]]:
-    latents = made.prompt[made.sampler]["inputs"]["num_latents"]
-    if isinstance(latents, int) and latents < parts:
-        raise FleetError(f"{latents} latents in {parts} parts leave some empty: ask for fewer parts"
-                         " with --parts, or set num_latents higher")
+    if parts > most_parts(made):
+        raise FleetError(f"{parts} parts leave some without a latent, at most {most_parts(made)}"
+                         " were expected: ask for fewer with --parts, or set num_latents higher")
     for part in range(parts):
         yield [Change(made.sampler, "parts", parts), Change(made.sampler, "part", part)]
 

@@ -219,23 +219,29 @@ def test_the_best_of_n_are_those_of_single_runs_in_fewer_calls(fleet, single, tm
 def test_a_fit_in_parts_is_the_fit_of_one_machine(fleet, tmp_path, source):
     prompt = {number: dice()[number] for number in ("1", "2")} | {
         "3": {"class_type": "BayesDiff_LLLAFit", "inputs": {
-            "model": ["1", 0], "positive": ["2", 0], "structure": "full", "num_latents": 12,
+            "model": ["1", 0], "positive": ["2", 0], "structure": "full", "num_latents": 24,
             "size": 32, "timesteps": "uniform", "prior": "evidence", "prior_precision": 1.0,
             "temperature": 1.0, "empty_share": 0.25, "seed": 3}}}
     if source == "latents":
         prompt["4"] = {"class_type": "EmptyImage", "inputs": {
             "width": 32, "height": 32, "batch_size": 5, "color": 0x804020}}
         prompt["3"]["inputs"] |= {"images": ["4", 0], "vae": ["1", 1]}
+    most = {"own samples": 3, "latents": 24}[source]  # with something to do
+    with pytest.raises(FleetError, match=f"at most {most} were expected"):
+        fleet("fit", "--parts", most + 1, "--output", tmp_path / "none", prompt=prompt)
+    assert not (tmp_path / "none").exists()
     for parts in (1, 3):
         code, said = fleet("fit", "--parts", parts, "--output", tmp_path / f"{parts}",
                            prompt=prompt)
         assert code == 0 and f"posterior of {parts} parts" in said
+    graph = plan.Graph(prompt, None, {}, "3", plan.Widget("3", "part"))
+    assert [fitting.usual_parts(graph, workers) for workers in (2, 64)] == [2, 3]
     assert "0 to do, 3 of 3 done before" in fleet(
         "fit", "--output", tmp_path / "3", prompt=prompt)[1]  # whatever the cluster's size is now
     read = fitting.pack.module("nodes.files.llla_file").read
     one, merged = (read(tmp_path / parts / fitting.POSTERIOR) for parts in "13")
-    assert one.about.latents == merged.about.latents == 12
-    assert [read(file).about.latents for file in (tmp_path / "3" / "parts").iterdir()] == [4, 4, 4]
+    assert one.about.latents == merged.about.latents == 24
+    assert [read(file).about.latents for file in (tmp_path / "3" / "parts").iterdir()] == [8, 8, 8]
     torch.testing.assert_close(merged.ggn, one.ggn, rtol=1e-5, atol=1e-5 * one.ggn.max().item())
     torch.testing.assert_close(merged.energy_sums, one.energy_sums, rtol=1e-5, atol=1e-8)
     assert torch.equal(merged.energy_counts, one.energy_counts)
@@ -349,10 +355,10 @@ def test_a_server_that_hangs_is_replaced_and_its_seed_drawn_elsewhere(draw, book
 
     thread = threading.Thread(target=freeze)
     thread.start()
-    assert draw(seeds(*range(16)), pace=Pace(least=3, times=10))
+    assert draw(seeds(*range(12)), pace=Pace(least=3, times=10))
     thread.join()
     rows = list(book.pictures())
-    assert [row.seed for row in rows] == list(range(16))
+    assert [row.seed for row in rows] == list(range(12))
     lost = {job for _, _, job, words in book.faults() if "server" in words}
     assert 1 <= len(lost) <= cluster.DEPTH, book.faults()
     for late in (row for row in rows if row.job in lost):

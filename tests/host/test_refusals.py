@@ -62,8 +62,9 @@ def test_patch_that_changes_the_output_after_the_last_layer_is_refused(case, pac
     case.model = case.model.clone()
     case.model.add_wrapper_with_key(comfy.patcher_extension.WrappersMP.DIFFUSION_MODEL, "test",
                                     lambda executor, *args, **kwargs: executor(*args, **kwargs) * 2)
-    with pytest.raises(pack.BayesDiffError, match="is not the output of this model"):
+    with pytest.raises(pack.BayesDiffError, match="not the output of this model") as refused:
         case.observed()
+    assert is_one_short_sentence(refused)
 
 
 def test_network_call_that_bypasses_the_last_layer_is_refused(case, pack):

@@ -88,9 +88,9 @@ class FeatureTap:
                 model.model_sampling.calculate_denoised(t, output, x), denoised,
                 rtol=1e-4, atol=1e-6, equal_nan=True):
             raise BayesDiffError(f"the output of {self.layer.path}, laid on the latent as for"
-                                 f" {self.layer.family}, is not the output of this model: a patch"
-                                 " changes it afterwards, or it is a variant that is not supported."
-                                 " Bypass such patches, or use trajectory variance instead.")
+                                 f" {self.layer.family}, is not the output of this model: bypass"
+                                 " the patch that changes it afterwards, or use mode free, which"
+                                 " gives trajectory variance.")
         self._checked.add(shapes)
 
 
