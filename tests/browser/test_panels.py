@@ -381,22 +381,25 @@ OFFSET = "window.app.canvas.ds.offset[0]"
 def test_wheel_middle_drag_shortcuts_and_menu_pass_through_a_panel(page, panels, nodes_2):
     viewer = panels["map"]
     viewer.find(".bayesdiff-hint").hover()
+    box = viewer.find(".bayesdiff-hint").bounding_box()
+    middle = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+    def look_again():
+        page.evaluate(LOOK)
+        left = "root.querySelector('.bayesdiff-hint').getBoundingClientRect().left"
+        viewer.wait(f"Math.abs({left} - {box['x']}) < 1")  # the panel follows the canvas later
+
     before = page.evaluate(f"() => {SCALE}")
     page.mouse.wheel(0, -100)
     until(page, f"{SCALE} > {before}")
-    page.evaluate(LOOK)
-    viewer.wait("root.querySelector('.bayesdiff-hint').getBoundingClientRect().width < 310")
-    box = viewer.find(".bayesdiff-hint").bounding_box()
-    middle = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    look_again()
     before = page.evaluate(f"() => {OFFSET}")
     page.mouse.move(*middle)
     page.mouse.down(button="middle")
     page.mouse.move(middle[0] + 60, middle[1] + 10, steps=5)
     page.mouse.up(button="middle")
     until(page, f"{OFFSET} > {before} + 40")
-    page.evaluate(LOOK)
-    left = "root.querySelector('.bayesdiff-hint').getBoundingClientRect().left"
-    viewer.wait(f"Math.abs({left} - {box['x']}) < 1")  # the panel follows the canvas later
+    look_again()
     page.mouse.click(*middle)
     asked = []
     page.on("request", lambda request: request.url.endswith("/prompt") and asked.append(request))

@@ -271,6 +271,7 @@ def test_the_mask_opens_in_the_mask_editor_and_comes_back(page, panels, nodes_2,
     assert painted and abs(inverted - (1 - share)) < 0.02
 
     panels["map"].find("[title^='Opens the mask']").click()  # and nothing is saved
+    page.get_by_role("button", name="Invert").wait_for()  # else it is the queue's Cancel
     page.get_by_role("button", name="Cancel").last.click()
     until(page, f"window.app.graph.nodes.length === {count}")
     panels["map"].find("[title^='Back to the mask']").click()

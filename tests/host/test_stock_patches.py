@@ -72,7 +72,7 @@ PATCHES = [
 REFUSED = [  # with what is told
     (Patch("nodes_slg", "SkipLayerGuidanceDiTSimple", {
         "double_layers": "0", "single_layers": "", **WHOLE_RUN}, "flux"),
-     "asks for the prompts one by one"),
+     "ask for the prompts one by one"),
 ]
 
 @pytest.fixture

@@ -135,6 +135,6 @@ def guided(chunks: tuple[Chunk, ...], scale: float, latent_shape: tuple[int, ...
     names = {COND: "positive", UNCOND: "negative"}
     ran = " and ".join(names.get(branch, f"number {branch}") for branch in branches)
     raise BayesDiffError(f"a call with cfg {scale:g} ran the {ran} prompt, a positive and a"
-                         " negative one were expected (at cfg 1 the positive one alone): remove"
-                         " start and end percents from the prompts, bypass a node that asks for"
-                         " the prompts one by one (SkipLayerGuidanceDiTSimple), or use mode free.")
+                         " negative one were expected (at cfg 1 the positive one): use mode free,"
+                         " or do without start and end percents, and nodes that ask for the"
+                         " prompts one by one (SkipLayerGuidanceDiTSimple).")
