@@ -15,13 +15,13 @@
 """
 
 import argparse
-import contextlib
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 
 if sys.version_info < (3, 10):  # noqa: UP036 - before any import that needs it
@@ -103,20 +103,10 @@ def test(options, host, python) -> int:
     if all(lanes):
         environ["OMP_NUM_THREADS"] = "1"
     with tempfile.TemporaryFile("a+") as heard:
-        first, second = _Lane(start, lanes[0]), _Lane(start, lanes[1], heard if lanes[0] else None)
-        thread = threading.Thread(target=second.run)
-        thread.start()
-        try:
-            first.run()
-            while thread.is_alive():
-                thread.join(1)
-        except KeyboardInterrupt:
-            for lane in (first, second):
-                lane.stop()
-            raise
+        failed = _side_by_side(_Lane(start, lanes[0]),
+                               _Lane(start, lanes[1], heard if lanes[0] else None))
         heard.seek(0)
         print(heard.read(), end="", flush=True)
-    failed = first.failed + second.failed
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return len(failed)
@@ -125,8 +115,8 @@ def test(options, host, python) -> int:
 class _Lane:
     """Jobs one after the other; what they say may go to a file."""
 
-    def __init__(self, start, jobs: list, output=None):
-        self._start, self._jobs, self._output = start, jobs, output
+    def __init__(self, start, jobs: Iterable, output=None, ended=lambda job: None):
+        self._start, self._jobs, self._output, self._ended = start, jobs, output, ended
         self._running, self._stopped = None, False
         self.failed = []
 
@@ -137,6 +127,8 @@ class _Lane:
             self._running = self._start(job, self._output)
             if self._running.wait():
                 self.failed.append(job[0])
+            if not self._stopped:
+                self._ended(job)
 
     def stop(self) -> None:
         self._stopped = True
@@ -144,44 +136,62 @@ class _Lane:
             _let_finish(self._running)
 
 
+def _side_by_side(first: _Lane, second: _Lane) -> list[str]:
+    """The names of the jobs that failed."""
+    thread = threading.Thread(target=second.run)
+    thread.start()
+    try:
+        first.run()
+        while thread.is_alive():
+            thread.join(1)
+    except KeyboardInterrupt:
+        for lane in (first, second):
+            lane.stop()
+        raise
+    return first.failed + second.failed
+
+
 def _test_all_hosts(options) -> int:
-    """Writes docs/compatibility.md anew after each host, so that a long run is not lost."""
-    found, failed = {}, 0
+    """A tier on each of two cores. Writes docs/compatibility.md anew as soon as a version is
+    through, so that a long run is not lost."""
     tiers = options.tiers or ["host", "server"]
+    places, found, over, lock = {}, {}, set(), threading.Lock()
     for version in environment.HOSTS:
-        found[version] = []
         try:
             host = environment.host_folder(version)
-            python = environment.python_for(host, development=True)
+            places[version] = host, environment.python_for(host, development=True)
         except environment.SetupError as error:
             print(f"error: ComfyUI {version}: {error}", file=sys.stderr)
-        else:
-            print(f"== {' and '.join(tiers)} tests on {host.name}", flush=True)
-            found[version] = _side_by_side(options, host, python, tiers)
-        failed += not found[version] or any(r.outcome == "failed" for r in found[version])
-        reports.write_compatibility(found, tiers, " ".join(options.pytest_options[1:]))
-    return failed
+            found[version] = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
 
+        def start(job, _):
+            version, tier = job
+            print(f"== {tier} tests on {version}: begun", flush=True)
+            with (folder / f"{version} {tier}.log").open("w") as output:
+                return _start_tests(options, *places[version], [tier], {"OMP_NUM_THREADS": "1"},
+                                    ["--junitxml", str(folder / f"{version} {tier}.xml")], output)
 
-def _side_by_side(options, host, python, tiers) -> list[reports.Result]:
-    """A core for each tier; what they say follows when all have ended."""
-    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
-        files = [Path(folder) / f"{tier}.xml" for tier in tiers]
-        heard = [stack.enter_context(tempfile.TemporaryFile("w+")) for _ in tiers]
-        running = [_start_tests(options, host, python, [tier], {"OMP_NUM_THREADS": "1"},
-                                ["--junitxml", str(file)], output)
-                   for tier, file, output in zip(tiers, files, heard, strict=True)]
-        try:
-            for process in running:
-                process.wait()
-        except KeyboardInterrupt:
-            for process in running:
-                _let_finish(process)
-            raise
-        for output in heard:
-            output.seek(0)
-            print(output.read(), flush=True)
-        return [result for file in files for result in reports.results(file)]
+        def ended(job):
+            version, tier = job
+            said = (folder / f"{version} {tier}.log").read_text()
+            with lock:
+                print(f"== {tier} tests on {version}", said, sep="\n", flush=True)
+                over.add(job)
+                if not all((version, each) in over for each in tiers):
+                    return
+                found[version] = [result for each in tiers for result
+                                  in reports.results(folder / f"{version} {each}.xml")]
+                reports.write_compatibility(
+                    {each: found[each] for each in environment.HOSTS if each in found}, tiers,
+                    " ".join(options.pytest_options[1:]))
+
+        # Both lanes take from one list.
+        jobs = iter([(version, tier) for version in places for tier in tiers])
+        _side_by_side(_Lane(start, jobs, None, ended), _Lane(start, jobs, None, ended))
+    return sum(not results or any(result.outcome == "failed" for result in results)
+               for results in found.values())
 
 
 def _soak(options, host, python) -> int:
