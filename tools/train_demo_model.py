@@ -1,9 +1,11 @@
-"""Trains the demo model on drawings of our own (demo_worlds.py), on one CPU core.
+"""Trains the demo model on drawings of our own (demo_worlds.py), in two hours on one CPU core.
 
-    BAYESDIFF_HOST=<ComfyUI> python -m tools.train_demo_model FILE [--iterations N]
+    BAYESDIFF_HOST=<ComfyUI> python -m tools.train_demo_model FILE [--iterations N] [--onward FILE]
 
-The same seed and number of iterations give the same weights on the same machine. Progress is kept
-in the cache folder: a stopped run goes on where it was, and --export writes what there is by then.
+In two runs: the second goes on from the first one's file (--onward), with more dice, and a rate
+that rises and falls once more. The same seed and number of iterations give the same weights on the
+same machine. Progress is kept in the cache folder: a stopped run goes on where it was, and
+--export writes what there is by then.
 """
 
 import argparse
@@ -11,6 +13,7 @@ import hashlib
 import json
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 if __name__ == "__main__":
     from tools.in_process import enter_host
@@ -18,6 +21,7 @@ if __name__ == "__main__":
 
 import torch
 import torch.nn.functional as F
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import nn
 
@@ -28,13 +32,22 @@ from tools.places import cache_folder
 
 SEED = 0
 BATCH = 32
-SHARES = {"hand": 0.62, "die": 0.14, "smiley": 0.24}  # hands are the hardest
-ITERATIONS = 17_000  # an hour and a half on a core
-RATE = 1e-3
-WARM_UP = 200
-DECAY_SHARE = 0.3  # of the run: until then the rate is constant, so that a run can be made longer
 NO_CLASS_SHARE = 0.15
+WARM_UP = 200
 AVERAGING = 0.999
+
+
+class Recipe(NamedTuple):
+    """What differs between the runs."""
+
+    shares: dict[str, float]  # of the classes
+    iterations: int
+    rate: float
+    decay_share: float  # of the run; until then the rate is constant
+
+
+FIRST = Recipe({"hand": 0.62, "die": 0.14, "smiley": 0.24}, 17_000, 1e-3, 0.3)
+ONWARD = Recipe({"hand": 0.50, "die": 0.28, "smiley": 0.22}, 12_000, 7e-4, 0.7)
 
 
 class Learner(nn.Module):
@@ -70,9 +83,9 @@ def _initialize(network: nn.Module) -> None:
             nn.init.zeros_(parameter)  # each block starts as the identity
 
 
-def _batch(generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+def _batch(recipe: Recipe, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
     """Latents and labels, drawn for the purpose: no drawing is seen twice."""
-    shares = torch.tensor([SHARES[name] for name in WORLDS])
+    shares = torch.tensor([recipe.shares[name] for name in WORLDS])
     label = torch.multinomial(shares, BATCH, replacement=True, generator=generator).sort().values
     pictures = torch.cat([draw(name, int((label == number).sum()), generator)
                           for number, name in enumerate(WORLDS)])
@@ -95,8 +108,8 @@ def _loss(learner: Learner, latent, label, generator) -> torch.Tensor:
     return F.mse_loss(predicted.float(), v)
 
 
-def _rate(step: int, iterations: int) -> float:
-    return RATE * min(1, (step + 1) / WARM_UP, (iterations - step) / (DECAY_SHARE * iterations))
+def _rate(recipe: Recipe, step: int, steps: int) -> float:
+    return recipe.rate * min(1, (step + 1) / WARM_UP, (steps - step) / (recipe.decay_share * steps))
 
 
 def _write(path: Path, average: dict, step: int) -> None:
@@ -109,17 +122,32 @@ def _write(path: Path, average: dict, step: int) -> None:
     part.replace(path)
 
 
-def _progress() -> Path:
+def _progress(recipe: Recipe, before: int) -> Path:
     """Of this recipe: what was begun on other drawings does not go on here."""
-    recipe = Path(demo_worlds.__file__).read_text() + repr((UNET, SHARES, BATCH, SEED))
-    digest = hashlib.sha256(recipe.encode()).hexdigest()[:10]
+    what = Path(demo_worlds.__file__).read_text() + repr((UNET, recipe, before, BATCH, SEED))
+    digest = hashlib.sha256(what.encode()).hexdigest()[:10]
     return cache_folder() / "nets" / f"demo_model-{digest}.progress"
 
 
-def train(path: Path, iterations: int, export_only: bool = False) -> None:
+def _trained(path: Path) -> tuple[dict[str, torch.Tensor], int]:
+    """Weights of a model that was trained before, and its iterations."""
+    with safe_open(path, "pt") as file:
+        about = json.loads(file.metadata()["bayesdiff_demo"])
+        return {key: file.get_tensor(key).float() for key in file.keys()}, about["iterations"]
+
+
+def train(path: Path, iterations: int | None = None, onward: Path | None = None,
+          export_only: bool = False) -> None:
     torch.set_num_threads(1)
-    progress = _progress()
     learner = Learner().to(memory_format=torch.channels_last)  # quicker by a tenth
+    recipe, before = FIRST, 0
+    if onward:
+        weights, before = _trained(onward)
+        recipe = ONWARD
+        for key, weight in learner.weights().items():
+            weight.copy_(weights[key])
+    iterations = iterations or recipe.iterations
+    progress = _progress(recipe, before)
     average = {k: v.clone() for k, v in learner.weights().items()}
     optimizer = torch.optim.AdamW(learner.parameters(), weight_decay=1e-3, fused=True)
     first = 0
@@ -129,13 +157,13 @@ def train(path: Path, iterations: int, export_only: bool = False) -> None:
         learner.load_state_dict(kept["learner"])
         optimizer.load_state_dict(kept["optimizer"])
     if export_only:
-        return _write(path, average, first)
+        return _write(path, average, before + first)
     started, running = time.time(), None
     for step in range(first, iterations):
-        generator = torch.Generator().manual_seed(SEED + step)
+        generator = torch.Generator().manual_seed(SEED + before + step)
         for group in optimizer.param_groups:
-            group["lr"] = _rate(step, iterations)
-        loss = _loss(learner, *_batch(generator), generator)
+            group["lr"] = _rate(recipe, step, iterations)
+        loss = _loss(learner, *_batch(recipe, generator), generator)
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(learner.parameters(), 1.0)
@@ -152,13 +180,15 @@ def train(path: Path, iterations: int, export_only: bool = False) -> None:
             torch.save({"step": step + 1, "average": average, "learner": learner.state_dict(),
                         "optimizer": optimizer.state_dict()}, part)
             part.replace(progress)
-    _write(path, average, iterations)
+    _write(path, average, before + iterations)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("file", type=Path)
-    parser.add_argument("--iterations", type=int, default=ITERATIONS)
+    parser.add_argument("--iterations", type=int, help="other than the recipe's")
+    parser.add_argument("--onward", type=Path, metavar="FILE",
+                        help="the second run: goes on from this model")
     parser.add_argument("--export", action="store_true", help="write the last progress, then stop")
     given = parser.parse_args()
-    train(given.file, given.iterations, given.export)
+    train(given.file, given.iterations, given.onward, given.export)
