@@ -64,8 +64,8 @@ def setup(options, host, python) -> None:
 
 
 def demo(options, host, python) -> int:
-    arguments = ["--output", str(options.output.resolve()), "--name", options.name, "--seed",
-                 str(options.seed), *options.readme]
+    arguments = ["--output", str(options.output.resolve()), "--name", options.name, *options.readme,
+                 *(() if options.seed is None else ("--seed", str(options.seed)))]
     return _run(python, ["-m", "tools.demo", *arguments], host)
 
 
@@ -315,7 +315,7 @@ def _parse() -> argparse.Namespace:
                          help="where the pictures go (default: output/)")
     demoing.add_argument("--name", default="hand", choices=["hand", "die", "smiley"],
                          help="what to draw (default: hand)")
-    demoing.add_argument("--seed", type=int, default=2, help="of the pictures (default: 2)")
+    demoing.add_argument("--seed", type=int, help="of the pictures (default: the templates')")
     demoing.add_argument("--readme", action="store_const", const=["--readme"], default=[],
                          help="also make the pictures of README.md, in docs/images")
     tests = command(test, "run the tests")
