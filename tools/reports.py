@@ -49,7 +49,7 @@ def write_compatibility(hosts: dict[str, list[Result]], tiers: list[str], chosen
     lines = ["# ComfyUI versions", "",
              f"Written by `python run.py test --all-hosts`: the {' and '.join(tiers)} tests on each"
              f" version{only}. {platform.system()}, Python {platform.python_version()},"
-             f" {TORCH[0].replace('==', ' ')}, no GPU; minutes on one core.", "",
+             f" {TORCH[0].replace('==', ' ')}, no GPU; minutes while other tests ran beside.", "",
              "| ComfyUI | passed | skipped | failed | minutes |", "|---|---|---|---|---|"]
     failed: list[str] = []
     skipped: dict[str, list[str]] = {}
