@@ -69,9 +69,25 @@ function mapOf(node, sampler) {
   return maps.length === 1 ? maps[0] : null;
 }
 
+/** The newest front end renumbers what has the id of another node of any graph, and does not find it
+ *  again where the blueprint shows its widgets. */
+function renumber({ nodes: [outer], definitions: { subgraphs: [inner] } }, graph) {
+  const first = (graph.rootGraph ?? graph).last_node_id + 2; // the blueprint's own id goes before
+  const free = new Map(inner.nodes.map(({ id }, place) => [String(id), first + place]));
+  const renumbered = (id) => free.get(String(id)) ?? id; // the subgraph's two ends stay
+  for (const each of inner.nodes) each.id = renumbered(each.id);
+  for (const link of inner.links) {
+    link.origin_id = renumbered(link.origin_id);
+    link.target_id = renumbered(link.target_id);
+  }
+  inner.state.lastNodeId = first + inner.nodes.length;
+  for (const shown of outer.properties.proxyWidgets) shown[0] = String(renumbered(shown[0]));
+}
+
 function added(sampler, blueprint, map) {
   const { graph } = sampler;
   const { right, top } = room(sampler);
+  renumber(blueprint, graph);
   const made = [...app.canvas._deserializeItems({ nodes: blueprint.nodes,
     subgraphs: blueprint.definitions.subgraphs }, { position: [right + GAP, top] }).nodes.values()][0];
   sampler.properties.bayesdiff_repair = made.id;
