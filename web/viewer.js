@@ -397,6 +397,7 @@ function comparing(node, made = comparisonOf(node)) {
 
 api.addEventListener("executed", ({ detail }) => {
   const made = nodeAt(detail.display_node ?? detail.node);
+  if (!made) return; // of another workflow
   comparing(made, made).forEach((viewer) => viewer.compare(repairedOf(detail.output)));
 });
 

@@ -63,6 +63,12 @@ def test_the_panel_fills_where_the_run_comes_from_the_cache(page):
                     ".querySelector('.bayesdiff-count').textContent === '1/2'")
 
 
+def test_what_ran_in_another_workflow_is_no_error(page):
+    """The front end hears of it, too. That nothing was raised, the fixture sees."""
+    page.evaluate("() => window.app.api.dispatchCustomEvent('executed',"
+                  " { node: '999', display_node: '999', output: {}, prompt_id: 'another' })")
+
+
 def test_ksamplers_widgets_come_first_and_in_its_order(page):
     add_nodes(page, NODES, PLACES)
     names = page.evaluate(f"() => {node('BayesDiff_KSampler')}.widgets.map((w) => w.name)")
