@@ -47,6 +47,8 @@ def main() -> int:
     signal.signal(signal.SIGTERM, _stop)  # a polite kill cleans up as Ctrl-C does
     # A script's background job has this one ignored, and so would all that it starts.
     signal.signal(signal.SIGINT, _stop)
+    # Else PyTorch's threads wait for each other busily, for minutes where others have a core.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         host = environment.host_folder(options.host_version)
         python = environment.python_for(host, development=options.command in (test, bench))
