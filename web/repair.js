@@ -71,16 +71,16 @@ function mapOf(node, sampler) {
 
 /** The newest front end renumbers what has the id of another node of any graph, and does not find it
  *  again where the blueprint shows its widgets. */
-function renumber({ nodes: [outer], definitions: { subgraphs: [inner] } }, graph) {
+function renumber({ nodes: [outer], definitions: { subgraphs: [{ nodes, links, state }] } }, graph) {
   const first = (graph.rootGraph ?? graph).last_node_id + 2; // the blueprint's own id goes before
-  const free = new Map(inner.nodes.map(({ id }, place) => [String(id), first + place]));
+  const free = new Map(nodes.map(({ id }, place) => [String(id), first + place]));
   const renumbered = (id) => free.get(String(id)) ?? id; // the subgraph's two ends stay
-  for (const each of inner.nodes) each.id = renumbered(each.id);
-  for (const link of inner.links) {
+  for (const each of nodes) each.id = renumbered(each.id);
+  for (const link of links) {
     link.origin_id = renumbered(link.origin_id);
     link.target_id = renumbered(link.target_id);
   }
-  inner.state.lastNodeId = first + inner.nodes.length;
+  state.lastNodeId = first + nodes.length;
   for (const shown of outer.properties.proxyWidgets) shown[0] = String(renumbered(shown[0]));
 }
 
